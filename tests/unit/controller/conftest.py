@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -203,6 +204,33 @@ class _Crashing:
         return call
 
 
+class Counting:
+    """Counts calls to the stores by name, without those of heartbeats."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def wrap(self, target: Any) -> Any:
+        """The store with the counter in front of it."""
+        return _Counted(target, self.calls)
+
+
+class _Counted:
+    def __init__(self, target: Any, calls: Counter[str]) -> None:
+        self._target = target
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._target, name)
+
+        async def call(*args: Any, **keywords: Any) -> Any:
+            await asyncio.sleep(0)  # as a real store lets others run
+            self._calls[name] += CONTROLLERS_TABLE not in args[:1]
+            return await method(*args, **keywords)
+
+        return call
+
+
 class World:
     """What outlives a controller, and a way to start one."""
 
@@ -212,7 +240,7 @@ class World:
         self.clock = ModelClock()
         self.controllers: list[Controller] = []
 
-    async def start(self, crash: Crash | None = None, **settings: Any) -> Controller:
+    async def start(self, crash: Crash | Counting | None = None, **settings: Any) -> Controller:
         """A running controller; with a crash, what it does may fail."""
         controller = self.make(crash, **settings)
         await controller.start()
@@ -220,7 +248,7 @@ class World:
 
     def make(
         self,
-        crash: Crash | None = None,
+        crash: Crash | Counting | None = None,
         *,
         seed: int = 1,
         containers: EndpointMap | None = None,
@@ -273,6 +301,12 @@ async def world() -> AsyncIterator[World]:
     made = World()
     yield made
     await made.close()
+
+
+@pytest.fixture
+def counting() -> Counting:
+    """Counts the calls of a controller that is started with it."""
+    return Counting()
 
 
 @pytest.fixture

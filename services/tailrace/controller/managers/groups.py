@@ -20,11 +20,13 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace.common.stream_policies import StreamConfig, StreamDataRetention
+from tailrace.controller.managers.streams import OtherIncarnationError
 from tailrace.controller.managers.subscribers import TooManySubscribersError, require_room, subscribe, unsubscribe
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.records import ReaderGroupRecord
 from tailrace.controller.metadata.scope_store import READER_GROUPS
 from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.metadata.transitions import next_incarnation
 from tailrace.controller.workflows.entities import READER_GROUP, Entity, EntityDriver
 
 if TYPE_CHECKING:
@@ -78,7 +80,6 @@ class ReaderGroupManager:
             too many subscribers. WriteConflictError: the group was deleted again and again while it was created.
         """
         name = READER_GROUPS + group
-        fresh = msgspec.structs.replace(record, intent="create")
 
         async def persist() -> None:
             await self._scopes.require(scope)
@@ -88,6 +89,8 @@ class ReaderGroupManager:
                 for key in streams_of(record):
                     await self._streams.load(key)
                     await require_room(self._context, key, f"{scope}/{group}")
+            state = await self._context.store.load(state_stream(scope, group))
+            fresh = msgspec.structs.replace(record, intent="create", state_incarnation=next_incarnation(state))
             await self._scopes.add(scope, name, fresh)
 
         for _ in range(limits.GROUP_CREATIONS_MAX):
@@ -160,10 +163,13 @@ class ReaderGroupManager:
         if record.intent == "create":
             config = StreamConfig(rollover_bytes=record.rollover_size_bytes)
             try:
-                await self._streams.create(state_stream(scope, group), config)
+                await self._streams.create(state_stream(scope, group), config, record.state_incarnation)
             except NoSuchScopeError:
                 await self._remove(scope, group, record)
                 return
+            except OtherIncarnationError:
+                await self._expect_state_stream(scope, group, record)
+                raise  # the step is repeated, with the new expectation
             await self._require_current(scope, group, record)
         subscriber = f"{scope}/{group}"
         if record.retention is not StreamDataRetention.NONE:
@@ -181,6 +187,21 @@ class ReaderGroupManager:
             await unsubscribe(self._context, key, subscriber, record.group_id, record.generation)
         await self._finish(scope, group, record)
 
+    async def _expect_state_stream(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
+        """Let a group's creation create the next incarnation of its state stream: another one was deleted meanwhile.
+
+        Raises:
+            WriteConflictError: the group was deleted since, so this creation is late and creates nothing.
+        """
+        root = await self._context.store.load(state_stream(scope, group))
+
+        def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
+            if snapshot.get(ReaderGroupRecord, key) != record:
+                raise WriteConflictError(f"reader group {scope}/{group} was changed by another controller")
+            return Change(None, {key: msgspec.structs.replace(record, state_incarnation=next_incarnation(root))})
+
+        await self._scopes.change(scope, READER_GROUPS + group, decide)
+
     async def _require_current(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
         """Raise WriteConflictError when another controller changed the group while this one was paused."""
         if await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord) != record:
@@ -197,7 +218,8 @@ class ReaderGroupManager:
         def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
             if snapshot.get(ReaderGroupRecord, key) != record:
                 return Change(None)
-            return Change(None, {key: msgspec.structs.replace(record, intent="", unsubscribe=())})
+            done = msgspec.structs.replace(record, intent="", unsubscribe=(), state_incarnation=None)
+            return Change(None, {key: done})
 
         await self._scopes.change(scope, READER_GROUPS + group, decide)
 

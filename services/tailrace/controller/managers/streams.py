@@ -16,6 +16,7 @@ from tailrace.common.errors import (
     StreamNotSealedError,
     StreamSealedError,
     WorkflowBusyError,
+    WriteConflictError,
 )
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import is_behind, scale_keeps_ranges, without_future
@@ -33,6 +34,7 @@ from tailrace.controller.metadata.transaction_ledger import aborting_all, shard_
 from tailrace.controller.metadata.transitions import (
     deleting,
     new_stream,
+    next_incarnation,
     require,
     scaling,
     sealing,
@@ -60,6 +62,10 @@ class ScalePreconditionError(BadRequestError):
     """A scale names a segment that is not active, or leaves fewer segments than the policy's minimum."""
 
 
+class OtherIncarnationError(WriteConflictError):
+    """A creation was to create another incarnation of the stream than the next one."""
+
+
 class _EpochChangedError(Exception):
     """Another change gave the stream a new epoch between the look at its segments and the decision."""
 
@@ -76,30 +82,37 @@ class StreamManager:
         """Return the root of a stream that exists. Raises NoSuchStreamError."""
         return require(await self._context.store.load(key), key)
 
-    async def create(self, key: StreamKey, config: StreamConfig) -> bool:
+    async def create(self, key: StreamKey, config: StreamConfig, incarnation: int | None = None) -> bool:
         """Create a stream; return False when it exists. Waits for a running creation of the same stream.
 
+        With `incarnation` it creates only that one: a late call does not create a stream again that was deleted since.
+
         Raises:
-            NoSuchScopeError.
+            NoSuchScopeError. OtherIncarnationError: the stream was created and deleted, or not so often.
         """
         await self._context.scopes.require(key.scope)
         async with self._driver.enlisted(key):
-            ours, root = await self._begin_create(key, config)
+            ours, root = await self._begin_create(key, config, incarnation)
         if not isinstance(root.intent, CreateIntent):
             return False
         await self._driver.wait(key, root.intent.intent_id)
-        after = await self._context.store.load(key)
+        after = await self._context.store.latest(key)
         if after is None or (after.incarnation == root.incarnation and after.state is StreamState.DELETED):
             raise NoSuchScopeError(f"scope {key.scope} is being deleted")
         return ours or root.config == config
 
-    async def _begin_create(self, key: StreamKey, config: StreamConfig) -> tuple[bool, StreamRecord]:
+    async def _begin_create(
+        self, key: StreamKey, config: StreamConfig, incarnation: int | None
+    ) -> tuple[bool, StreamRecord]:
         """Persist the intent to create; returns whether it is this call's, and the root that is stored now."""
         intent_id = self._context.new_id()
 
         def decide(root: StreamRecord | None, _: Snapshot) -> Change[tuple[bool, StreamRecord]]:
             if root is not None and root.state is not StreamState.DELETED:
                 return Change((False, root))
+            following = next_incarnation(root)
+            if incarnation is not None and incarnation != following:
+                raise OtherIncarnationError(f"stream {key}: its next incarnation is {following}, not {incarnation}")
             puts = new_stream(key, root, config, self._context.clock.now_ms(), intent_id)
             created = puts[key.root]
             assert isinstance(created, StreamRecord)

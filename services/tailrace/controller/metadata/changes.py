@@ -187,10 +187,12 @@ async def change_records(
     recent: RecentRecords | None = None,
     *,
     by_memory: bool = False,
+    first: Snapshot | None = None,
 ) -> T:
     """Read, decide and write under the versions read; start again on a conflict.
 
-    What is read and written is remembered in `recent`. With `by_memory` it may decide the first attempt.
+    What is read and written is remembered in `recent`. With `by_memory` it may decide the first attempt; with `first`,
+    records that were read before decide it.
 
     Raises:
         WriteConflictError: too many conflicts in a row. Errors of `decide`, with nothing written.
@@ -198,7 +200,10 @@ async def change_records(
     reader = RecordReader(metadata, table, keys, recent)
     change = await reader.decide_by_memory(decide) if by_memory else None
     if change is None:
-        await reader.read()
+        if first is None:
+            await reader.read()
+        else:
+            reader.snapshot = first
         change = await reader.decide(decide)
     for attempt in range(limits.METADATA_CONFLICTS_MAX):
         if not change.puts:

@@ -317,7 +317,8 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True):
     """A reader group's configuration (docs/protocol/controller.md#messages), returned unchanged.
 
     Cuts are (scope, stream, positions). ``intent``: "create", "update" or "delete" while that workflow runs;
-    ``unsubscribe`` lists the ``scope/stream`` that an update removes.
+    ``unsubscribe`` lists the ``scope/stream`` that an update removes. ``state_incarnation``: while the group is being
+    created, which incarnation of its state stream that may create; None: any, in records of older versions.
     """
 
     group_id: str
@@ -331,6 +332,7 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True):
     ending_cuts: tuple[tuple[str, str, dict[int, int]], ...]
     intent: str = ""
     unsubscribe: tuple[str, ...] = ()
+    state_incarnation: int | None = None
 
 
 class TableRecord(msgspec.Struct, frozen=True):

@@ -138,10 +138,12 @@ class StreamStore:
         decide: Callable[[StreamRecord | None, Snapshot], Change[T]],
         *,
         by_memory: bool = False,
+        first: Snapshot | None = None,
     ) -> T:
         """Change the stream's records with `decide`, which gets the root and the records under `extra_keys`.
 
-        With `by_memory` it first gets them as this controller read or wrote them last (`change_records`).
+        With `by_memory` it first gets them as this controller read or wrote them last, with `first` as they were read
+        before (`change_records`).
 
         Raises:
             WriteConflictError: too many conflicts in a row. Errors of `decide`, with nothing written.
@@ -155,6 +157,7 @@ class StreamStore:
                 lambda snapshot: decide(snapshot.get(StreamRecord, key.root), snapshot),
                 self._recent,
                 by_memory=by_memory,
+                first=first,
             )
 
     async def remove(self, key: StreamKey, keys: Sequence[bytes]) -> None:
@@ -199,6 +202,8 @@ class StreamStore:
             cached = self._immutable.get((key.table, item))
             if isinstance(cached, kind):
                 found[item] = cached
+            elif (written := self.remembered(key, [item])) is not None and (its := written.get(kind, item)) is not None:
+                found[item] = its
         missing = [item for item in wanted if item not in found]
         for start in range(0, len(missing), limits.EPOCHS_PER_READ_MAX):
             part = missing[start : start + limits.EPOCHS_PER_READ_MAX]

@@ -40,13 +40,18 @@ def require(root: StreamRecord | None, key: StreamKey) -> StreamRecord:
     return root
 
 
+def next_incarnation(previous: StreamRecord | None) -> int:
+    """Return the incarnation of a stream that is created in the place of a deleted one, or for the first time."""
+    return previous.incarnation + 1 if previous else 0
+
+
 def created(previous: StreamRecord | None, config: StreamConfig, now_ms: int, intent_id: bytes) -> StreamRecord:
     """Return the root of a new stream, which continues the counters of a deleted one.
 
     See docs/protocol/naming.md#names.
     """
     return StreamRecord(
-        incarnation=previous.incarnation + 1 if previous else 0,
+        incarnation=next_incarnation(previous),
         state=StreamState.CREATING,
         config=config,
         created_ms=now_ms,

@@ -56,38 +56,44 @@ async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
         await listing.remove(context, key, root)
         await _give_up(context, key, root)
         return
-    if await listing.is_gone(context, key, root):
+    mark = mark_of(key)
+    before = None if mark is None else await context.store.read(mark, [mark.root], remember=True)
+    now = await context.store.load(key)
+    if listing.is_gone(now, root):
         await context.segments.delete(segments)  # the stream is deleted, so no record names these segments
         return
-    mark = mark_of(key)
-    if mark is not None:
-        await _create_mark(context, key, root, mark)
+    if mark is not None and before is not None:
+        listing.require_same(key, now, root)
+        await _create_mark(context, mark, before)
     await _finish(context, key, root, StreamState.ACTIVE)
 
 
-async def _create_mark(context: WorkflowContext, key: StreamKey, root: StreamRecord, mark: StreamKey) -> None:
-    """Create the mark stream within its stream's workflow, with the same steps."""
-    before = await context.store.load(mark)
-    await listing.require_current(context, key, root)
-    if before is None or before.state is StreamState.DELETED:
+async def _create_mark(context: WorkflowContext, mark: StreamKey, before: Snapshot) -> None:
+    """Create the mark stream within its stream's workflow, with the same steps.
+
+    `before` is its root as it was read before the workflow was checked: it is written under that version.
+    """
+    root = before.get(StreamRecord, mark.root)
+    if root is None or root.state is StreamState.DELETED:
         await _begin_mark(context, mark, before)
-    begun = await context.store.load(mark)
+    begun = await context.store.latest(mark)
     if begun is not None and isinstance(begun.intent, CreateIntent):
         await create(context, mark, begun)
 
 
-async def _begin_mark(context: WorkflowContext, mark: StreamKey, before: StreamRecord | None) -> None:
+async def _begin_mark(context: WorkflowContext, mark: StreamKey, before: Snapshot) -> None:
     """Persist the intent to create the mark stream in the place of `before`."""
     intent_id = context.new_id()
+    known = before.get(StreamRecord, mark.root)
 
     def decide(root: StreamRecord | None, _: Snapshot) -> Change[None]:
         if root is not None and root.state is not StreamState.DELETED:
             return Change(None)
-        if before != root:
+        if known != root:
             raise WriteConflictError(f"stream {mark} was created and deleted by another controller")
         return Change(None, new_stream(mark, root, MARK_CONFIG, context.clock.now_ms(), intent_id))
 
-    await context.store.change(mark, (), decide)
+    await context.store.change(mark, (), decide, first=before)
 
 
 async def _finish(context: WorkflowContext, key: StreamKey, root: StreamRecord, state: StreamState) -> None:
@@ -96,7 +102,7 @@ async def _finish(context: WorkflowContext, key: StreamKey, root: StreamRecord, 
             return Change(None)
         return Change(None, {key.root: finished(current, state)})
 
-    await context.store.change(key, (), decide)
+    await context.store.change(key, (), decide, by_memory=True)
 
 
 async def _give_up(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:

@@ -131,7 +131,10 @@ class StreamDriver:
         """Wrap a change that creates work: list the stream as pending before it, and wake its task after it."""
         if self._closed:
             raise OverloadedError("the controller stops; call another one")
+        is_new = key not in self._workers
         worker = self._worker(key)
+        if is_new:
+            worker.reads_root = False  # the change reads it, or writes it
         worker.holds += 1
         try:
             async with worker.enlisting:
@@ -203,6 +206,8 @@ class StreamDriver:
 
     async def _run(self, worker: _Worker) -> None:
         without_deadline()  # of the call that brought the work
+        if worker.holds:
+            await worker.wake.wait()  # for the change that brings the work
         while True:
             worker.wake.clear()
             try:

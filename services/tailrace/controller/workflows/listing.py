@@ -24,14 +24,17 @@ if TYPE_CHECKING:
 
 async def require_current(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
     """Raise WriteConflictError unless the stream is still in the workflow that `root` was read in."""
-    now = await context.store.load(key)
+    require_same(key, await context.store.load(key), root)
+
+
+def require_same(key: StreamKey, now: StreamRecord | None, root: StreamRecord) -> None:
+    """Raise WriteConflictError unless `now` is in the workflow of `root`."""
     if now is None or now.incarnation != root.incarnation or now.intent != root.intent:
         raise WriteConflictError(f"stream {key}: another controller has finished this workflow")
 
 
-async def is_gone(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
-    """Return whether the stream of that root is deleted or being deleted. Another stream may have its name."""
-    now = await context.store.load(key)
+def is_gone(now: StreamRecord | None, root: StreamRecord) -> bool:
+    """Return whether the stream of `root` is deleted or being deleted `now`. Another stream may have its name."""
     if now is None or now.incarnation != root.incarnation:
         return True
     return now.state in (StreamState.DELETING, StreamState.DELETED)
@@ -98,7 +101,7 @@ async def _look_again(context: WorkflowContext, key: StreamKey, root: StreamReco
     if now is None or now.nonce != nonce:
         await context.scopes.remove_entry(key.scope, nonce, STREAMS + key.stream, version)
         raise NoSuchScopeError(f"scope {key.scope} is being deleted")
-    if await is_gone(context, key, root):
+    if is_gone(await context.store.load(key), root):
         await context.scopes.remove_entry(key.scope, nonce, STREAMS + key.stream, version)
         raise WriteConflictError(f"stream {key}: another controller has finished this workflow")
 

@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 GROUP = "group"
 LEASE_MS = 12_000
+STANDS_S = 30.0
+"""After so long without a further segment a group is blocked: ten times the longest interval of checkpoints."""
 ENDING_S = 60.0
 """Without faults the end of a lease is followed by the end of the transaction within so long."""
 ENDED = (TransactionState.COMMITTED, TransactionState.ABORTED)
@@ -202,6 +204,10 @@ class StreamClients:
         self.retention = rng.choice([StreamDataRetention.NONE, StreamDataRetention.MANUAL])
         self.writing = True
         self.read: list[bytes] = []
+        self.reached: set[str] = set()
+        """Segments that a reader has come to."""
+        self.reached_s = 0.0
+        """When a reader came to one for the first time, on the loop's clock."""
         self.cuts: list[dict[int, int]] = []
         self.steps = 0
 
@@ -303,16 +309,23 @@ class StreamClients:
                 await self._offline(client, name, position)
 
     def _is_read(self, idle: int) -> bool:
-        """Whether a reader that got nothing for so many times need not wait longer."""
+        """Whether a reader that got nothing for so many times need not wait longer.
+
+        A group that comes to further segments is not done: it takes a checkpoint to leave each, also without events.
+        """
         if self.writing or idle < 6:
             return False
-        return idle >= 60 or len(self.read) >= self.ledger.expected_events
+        stands = asyncio.get_running_loop().time() >= self.reached_s + STANDS_S
+        return (idle >= 60 and stands) or len(self.read) >= self.ledger.expected_events
 
     async def _read_batch(self, reader: EventReader) -> int:
         try:
             batch = await persist(lambda: reader.read_batch(self.random.choice([1, 10, 1000]), 500))
         except SegmentTruncatedError as error:
             raise Violation(f"events were dropped that a reader had not read: {error}") from error
+        if not reader.position.positions.keys() <= self.reached:
+            self.reached.update(reader.position.positions)
+            self.reached_s = asyncio.get_running_loop().time()
         if batch is None:
             return 0
         self.read += batch.events

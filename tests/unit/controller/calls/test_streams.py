@@ -259,3 +259,18 @@ async def test_scopes_list_their_streams_page_by_page(api: Any) -> None:
             "listStreamsInScope",
             pb.StreamsInScopeRequest(scope=scope, continuationToken=pb.ContinuationToken(token="??")),
         )
+
+
+async def test_a_creation_reads_what_others_may_have_changed_and_nothing_twice(
+    world: Any, make_api: Any, counting: Any
+) -> None:
+    """Each call costs processor time of the controller and of a segment store."""
+    api = make_api(await world.start(counting))
+    await api.setup(4)
+    api.stream = "other"
+    counting.calls.clear()
+    assert (await api.call("createStream", api.config(4))).status == pb.CreateStreamStatus.SUCCESS
+    print(f"calls of one creation: {counting.calls}")
+    assert counting.calls["create_segment"] == 4 + 1, "with the mark stream"
+    assert counting.calls["put"] == 7
+    assert counting.calls["get"] <= 15

@@ -304,34 +304,7 @@ async def commits_until_crash(api: Any, world: Any, txns: list[pb.TxnId], crash:
     return bool(crash.crashed)
 
 
-class Counting:
-    """Counts calls to the stores."""
-
-    def __init__(self) -> None:
-        self.calls: dict[str, int] = {}
-
-    def wrap(self, target: Any) -> Any:
-        """The store with the counter in front of it."""
-        return _Counted(target, self.calls)
-
-
-class _Counted:
-    def __init__(self, target: Any, calls: dict[str, int]) -> None:
-        self._target = target
-        self._calls = calls
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._target, name)
-
-        async def call(*args: Any, **keywords: Any) -> Any:
-            self._calls[name] = self._calls.get(name, 0) + 1
-            return await method(*args, **keywords)
-
-        return call
-
-
-async def test_the_check_makes_one_call_for_each_segment(world: Any, make_api: Any) -> None:
-    counting = Counting()
+async def test_the_check_makes_one_call_for_each_segment(world: Any, make_api: Any, counting: Any) -> None:
     api = make_api(await world.start(counting))
     await api.setup(SEGMENTS)
     txn = await opened(api, world, b"data")
@@ -344,10 +317,9 @@ async def test_the_check_makes_one_call_for_each_segment(world: Any, make_api: A
 
 
 async def test_transactions_that_come_during_the_check_are_taken_with_it(
-    world: Any, make_api: Any, wait_until: Any
+    world: Any, make_api: Any, wait_until: Any, counting: Any
 ) -> None:
     """They are checked too."""
-    counting = Counting()
     api = make_api(await world.start(counting))
     await api.setup(SEGMENTS)
     txns = [await opened(api, world, b"<%d>" % number) for number in range(3)]

@@ -204,7 +204,7 @@ async def test_a_late_creation_leaves_nothing_of_a_stream_that_was_deleted(zombi
             assert world.segments.names("scope/") == []
             assert (await api.call("deleteScope", SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
 
-    await zombies.at_each_call(prepare, lambda api: api.call("createStream", api.config(2)), check, 30)
+    await zombies.at_each_call(prepare, lambda api: api.call("createStream", api.config(2)), check, 25)
     print(f"the stream was gone afterwards in {gone} cases")
     assert gone >= 1
 
@@ -277,6 +277,29 @@ async def test_a_late_deletion_leaves_the_group_alone_that_was_created_again(zom
         assert list((await api.call("listSubscribers", api.info)).subscribers) == ["scope/group"]
 
     await zombies.at_each_call(prepare, delete, check, 45)
+
+
+async def test_a_late_creation_leaves_nothing_of_a_group_that_was_deleted(zombies: Zombies) -> None:
+    async def prepare(api: Any) -> None:
+        await api.setup(1)
+
+    info = pb.ReaderGroupInfo(scope="scope", readerGroup="group")
+    gone = 0
+
+    async def check(api: Any, world: Any, stall: Stall, doing: asyncio.Task[Any]) -> None:
+        nonlocal gone
+        await api.call("createReaderGroup", group())
+        await api.call("deleteReaderGroup", info)
+        doing.cancel()
+        await Twins.wake(stall, doing)
+        whole = (await api.call("getReaderGroupConfig", info)).status == pb.ReaderGroupConfigResponse.SUCCESS
+        gone += not whole  # else it was created by the late call itself
+        assert ("_RGgroup" in await listed(api)) == whole
+        assert list((await api.call("listSubscribers", api.info)).subscribers) == ["scope/group"] * whole
+
+    await zombies.at_each_call(prepare, lambda api: api.call("createReaderGroup", group()), check, 30)
+    print(f"the group was gone afterwards in {gone} cases")
+    assert gone >= 1
 
 
 async def test_a_late_deletion_leaves_the_table_alone_that_was_created_again(zombies: Zombies) -> None:
