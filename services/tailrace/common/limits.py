@@ -109,6 +109,7 @@ LOG_OBJECT_CACHE_BYTES: Final = 8 * MIB  # small frames that a scan read whole, 
 LOG_OBJECT_CACHE_FRAME_MAX_BYTES: Final = 64 * KIB  # a scan reads only the headers of larger frames
 LOG_OBJECT_READS_MAX: Final = 16  # whole frames read ahead by a recovery
 LOG_OBJECT_READ_AHEAD_BYTES: Final = 32 * MIB  # of those together
+LOG_READ_MAX_BYTES: Final = 8 * MIB  # that one read of a segment takes out of its log: an append of the largest size
 LOG_READ_FRAMES_MAX: Final = 64  # that one read of a segment takes, of bytes that recovery left in the log
 LOG_OBJECT_DELETE_BATCH: Final = 64  # objects of one delete request
 LOG_OBJECT_DELETES_MAX: Final = 4  # delete requests at a time

@@ -133,8 +133,8 @@ class SegmentReader:
 
     async def _from_log(self, segment: Segment, entries: Sequence[Entry], offset: int, limit: int) -> ReadResult:
         """Read what recovery left in the log: each frame once, as far as `limit` and the bound of frames go."""
-        parts: list[memoryview] = []
-        for sequence, pieces in _frames(entries, offset, limit):
+        parts: list[bytes] = []
+        for sequence, pieces in _frames(entries, offset, min(limit, limits.LOG_READ_MAX_BYTES)):
             start, end = pieces[0][0], sum(pieces[-1])
             try:
                 data = memoryview(await self._log.read(sequence, start, end - start))
@@ -142,7 +142,8 @@ class SegmentReader:
                 if not parts:
                     raise
                 break  # the read of what follows names the place, or finds the bytes in Tier 2
-            parts += [data[position - start : position - start + length] for position, length in pieces]
+            # A copy: what else the frame holds is not kept until all frames are read.
+            parts.append(b"".join(data[position - start : position - start + length] for position, length in pieces))
         return self._result(segment, offset, b"".join(parts))
 
     # -- Tier 2 --------------------------------------------------------------------------------------------------
