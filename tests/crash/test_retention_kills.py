@@ -231,9 +231,10 @@ async def test_a_subscriber_that_stopped_holds_no_more_than_the_maximum(tmp_path
             assert found.head_bytes == head
             subscriber = f"{STREAM.scope}/subscriber"
             (holder,) = found.holders
-            published_ms = holder.published_ms
-            assert holder == Holder(subscriber, found.tail_bytes - head, head - held, published_ms)
+            published_ms, before_ms = holder.published_ms, holder.unread_before_ms
+            assert holder == Holder(subscriber, found.tail_bytes - head, head - held, published_ms, before_ms)
             assert 0 < published_ms < found.applied_ms
+            assert 0 < before_ms <= found.applied_ms
             assert 0 < found.oldest_ms <= found.applied_ms
             shown = await asyncio.to_thread(shown_by_command, server.controller)
             assert "by MaxLimit" in shown

@@ -41,5 +41,9 @@ def generation_of(manifest: Manifest) -> int | None:
 
 def timestamp(clock: Clock) -> str:
     """Return the current time in the form of conditions and Events."""
-    now = datetime.datetime.fromtimestamp(clock.now_ms() // 1000, datetime.UTC)
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time_text(clock.now_ms())
+
+
+def time_text(unix_ms: int) -> str:
+    """Return a time in ms since 1970 in the form of Kubernetes, in whole seconds."""
+    return datetime.datetime.fromtimestamp(unix_ms // 1000, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

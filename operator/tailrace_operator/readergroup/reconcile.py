@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tailrace.client.async_client import Client
     from tailrace.client.model import ReaderGroupConfig
     from tailrace.cluster.kubernetes import Kind, Manifest
+    from tailrace.common.ports import Clock
     from tailrace.common.stream_cut import StreamCut
     from tailrace_operator.connections.controllers import Controllers
     from tailrace_operator.kube.objects import Objects
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
 class ReaderGroupReconciler:
     """Implements Reconciler for ReaderGroups."""
 
-    def __init__(self, objects: Objects, controllers: Controllers) -> None:
+    def __init__(self, objects: Objects, controllers: Controllers, clock: Clock) -> None:
+        self._clock = clock
         self._objects = objects
         self._controllers = controllers
         self.lag = LagTracker(controllers)
@@ -183,7 +185,7 @@ class ReaderGroupReconciler:
                     found[scoped] = await self._controllers.describe(cluster, StreamName.parse(scoped))
 
             await run_all(*(describe(scoped) for scoped in spec.streams))
-        return retention.subscribed(f"{spec.scope}/{spec.group_name}", found)
+        return retention.subscribed(f"{spec.scope}/{spec.group_name}", found, self._clock.now_ms())
 
     async def _sample(self, cluster: ClusterName, spec: ReaderGroupSpec, manifest: Manifest) -> Sample:
         group = TrackedGroup(

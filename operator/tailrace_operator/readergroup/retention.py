@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.common.quantities import size_text
 from tailrace.common.stream_policies import UNLIMITED, RetentionType
+from tailrace_operator.kube.manifests import time_text
 from tailrace_operator.reconcile.outcome import Condition, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tailrace.client.control.owners import Holder, StreamDescription
     from tailrace.common.stream_policies import RetentionPolicy
@@ -37,27 +38,56 @@ def no_subscriber() -> tuple[Condition, Condition]:
     )
 
 
-def subscribed(group: str, found: Mapping[str, StreamDescription]) -> tuple[Condition, Condition]:
+def subscribed(group: str, found: Mapping[str, StreamDescription], now_ms: int) -> tuple[Condition, Condition]:
     """Return both conditions of a subscriber, ``scope/group``, by the present states of its streams."""
-    held = {
-        stream: (holder, one.config.retention)
+    held = [
+        _Held(stream, holder, one.config.retention, now_ms)
         for stream, one in sorted(found.items())
         for holder in one.holders
         if holder.subscriber == group
-    }
+    ]
     return _blocking(held), _dropped(held)
 
 
-def _blocking(held: Mapping[str, tuple[Holder, RetentionPolicy | None]]) -> Condition:
-    for stream, (holder, policy) in held.items():
-        unread_bytes = holder.unread_bytes or 0
-        if _is_by_size(policy) and unread_bytes > policy.minimum:
+class _Held(NamedTuple):
+    """What a group has not read of a stream, the stream's policy, and the present time."""
+
+    stream: str
+    holder: Holder
+    policy: RetentionPolicy | None
+    now_ms: int
+
+    @property
+    def kept(self) -> int:
+        """What the policy measures of it: bytes, or ms since some of it was written."""
+        if self.policy is None:
+            return 0
+        if self.policy.kind is RetentionType.SIZE:
+            return self.holder.unread_bytes or 0
+        return max(0, self.now_ms - self.holder.unread_before_ms) if self.holder.unread_before_ms else 0
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        if self.policy is not None and self.policy.kind is RetentionType.TIME:
+            return f"events of stream {self.stream} of before {time_text(self.holder.unread_before_ms)} unread"
+        return f"{size_text(self.holder.unread_bytes or 0)} of stream {self.stream} unread"
+
+    def bound(self, value: int) -> str:
+        """Return one of the policy's figures in words."""
+        by_size = self.policy is not None and self.policy.kind is RetentionType.SIZE
+        return size_text(value) if by_size else f"{value / 1000:g} s"
+
+
+def _blocking(held: Sequence[_Held]) -> Condition:
+    for each in held:
+        if each.policy is not None and each.kept > each.policy.minimum:
             message = (
-                f"This group has {size_text(unread_bytes)} of stream {stream} unread, which keeps more than the "
-                f"minimum of its retention, {size_text(policy.minimum)}."
+                f"This group has {each.text}, which keeps more than the minimum of its retention, "
+                f"{each.bound(each.policy.minimum)}."
             )
             return Condition(BLOCKING, Status.TRUE, "HoldsData", message, warn_on=Status.TRUE)
-    without = [stream for stream, (holder, _) in held.items() if holder.unread_bytes is None]
+    without = [each.stream for each in held if each.holder.unread_bytes is None]
     if without:
         message = (
             f"The group has published no position for {', '.join(without)}: it holds nothing back there, and what it "
@@ -68,22 +98,20 @@ def _blocking(held: Mapping[str, tuple[Holder, RetentionPolicy | None]]) -> Cond
     return Condition(BLOCKING, Status.FALSE, "KeepsUp", message, warn_on=Status.TRUE)
 
 
-def _dropped(held: Mapping[str, tuple[Holder, RetentionPolicy | None]]) -> Condition:
-    for stream, (holder, _) in held.items():
-        if holder.lost_bytes > 0:
-            message = f"Stream {stream} deleted at least {size_text(holder.lost_bytes)} before the group read them."
+def _dropped(held: Sequence[_Held]) -> Condition:
+    for each in held:
+        if each.holder.lost_bytes > 0:
+            lost = size_text(each.holder.lost_bytes)
+            message = f"Stream {each.stream} deleted at least {lost} before the group read them."
             return Condition(DROPPED, Status.TRUE, "UnreadDeleted", message, warn_on=Status.TRUE)
-    for stream, (holder, policy) in held.items():
-        unread_bytes = holder.unread_bytes or 0
-        if _is_by_size(policy) and policy.most != UNLIMITED and unread_bytes >= _NEAR_MAX * policy.most:
+    for each in held:
+        policy = each.policy
+        if policy is not None and policy.most != UNLIMITED and each.kept >= _NEAR_MAX * policy.most:
             message = (
-                f"The group has {size_text(unread_bytes)} of stream {stream} unread; beyond {size_text(policy.most)}, "
-                "the maximum of its retention, the oldest are deleted."
+                f"The group has {each.text}; beyond {each.bound(policy.most)}, the maximum of its retention, the "
+                "oldest are deleted."
             )
             return Condition(DROPPED, Status.FALSE, "NearMax", message, warn_on=Status.FALSE)
     message = "Nothing was deleted that the group has not read."
     return Condition(DROPPED, Status.FALSE, "NothingLost", message, warn_on=Status.TRUE)
 
-
-def _is_by_size(policy: RetentionPolicy | None) -> TypeGuard[RetentionPolicy]:
-    return policy is not None and policy.kind is RetentionType.SIZE

@@ -150,8 +150,8 @@ class Operator:
             period_s=settings.cluster_period_s,
         )
         self._loop.add(clusters, watched_fields)
-        self._loop.add(StreamReconciler(self._objects, self._controllers), depends_on=cluster_of)
-        self._groups = ReaderGroupReconciler(self._objects, self._controllers)
+        self._loop.add(StreamReconciler(self._objects, self._controllers, SystemClock()), depends_on=cluster_of)
+        self._groups = ReaderGroupReconciler(self._objects, self._controllers, SystemClock())
         self._loop.add(self._groups, depends_on=cluster_of)
         self._loop.add_dependency(STREAM_CLUSTERS, fields_for_dependents, self._on_cluster_changed)
 

@@ -189,7 +189,7 @@ def _retained() -> Schema:
             "lastRun": timestamp("When the controllers applied spec.retention last, whatever came of it."),
             "lastTruncation": _last_truncation(),
             "heldBy": struct(
-                "Reader group that holds back most, while more than the minimum of Size retention is kept for it.",
+                "Reader group that holds back most, while more than the minimum of spec.retention is kept for it.",
                 {
                     "subscriber": string("SCOPE/GROUP.", max_length=grammar.SUBSCRIBER_MAX_LENGTH),
                     "resource": string(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.common.quantities import size_text
-from tailrace_operator.kube.manifests import Notice
+from tailrace_operator.kube.manifests import Notice, time_text
 from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Status
 from tailrace_operator.schema import grammar
 
@@ -39,27 +38,33 @@ def scaling(spec: StreamSpec) -> Condition:
     )
 
 
-def retention(spec: StreamSpec, found: StreamDescription | None) -> Condition:
+def retention(spec: StreamSpec, found: StreamDescription | None, now_ms: int) -> Condition:
     """Return whether the retention policy is enforced; ``found``: the present stream, None while it is not known."""
     if spec.retention is None:
         return Condition(
             RETENTION_ENFORCED, Status.FALSE, "NoRetention", "Without spec.retention all data is kept.", warn_on=None
         )
-    holder = None if found is None else held_by(spec.retention, found)
+    holder = None if found is None else held_by(spec.retention, found, now_ms)
     if holder is None:
         return Condition(
             RETENTION_ENFORCED, Status.TRUE, "Enforced", "The controllers delete old data by spec.retention."
         )
+    return Condition(RETENTION_ENFORCED, Status.FALSE, "HeldBySubscriber", _held_text(spec.retention, holder))
+
+
+def _held_text(policy: RetentionSpec, holder: Holder) -> str:
+    """Return the sentence on a subscriber that holds data back."""
     until = "without spec.retention.max all of it is kept"
-    if spec.retention.maximum is not None:
-        until = f"the stream may grow to spec.retention.max, {size_text(spec.retention.maximum)}"
-    return Condition(
-        RETENTION_ENFORCED,
-        Status.FALSE,
-        "HeldBySubscriber",
-        f"Reader group {holder.subscriber} has {size_text(holder.unread_bytes or 0)} unread, which is more than "
-        f"spec.retention.min; {until}.",
-    )
+    if policy.kind == "Size":
+        unread = f"{size_text(holder.unread_bytes or 0)} unread, which is more than spec.retention.min"
+        if policy.maximum is not None:
+            until = f"the stream may grow to spec.retention.max, {size_text(policy.maximum)}"
+    else:
+        before = time_text(holder.unread_before_ms)
+        unread = f"events of before {before} unread, which are older than spec.retention.min"
+        if policy.maximum is not None:
+            until = "they are kept until they are as old as spec.retention.max"
+    return f"Reader group {holder.subscriber} has {unread}; {until}."
 
 
 def controller_away(spec: StreamSpec, message: str) -> tuple[Condition, ...]:
@@ -70,12 +75,13 @@ def controller_away(spec: StreamSpec, message: str) -> tuple[Condition, ...]:
     return (Condition(RETENTION_ENFORCED, Status.FALSE, "ControllerAway", text),)
 
 
-def held_by(policy: RetentionSpec, found: StreamDescription) -> Holder | None:
-    """Return the subscriber that holds back most, if a stream retained by size keeps more than its minimum for it."""
-    if policy.kind != "Size" or not found.holders:
-        return None
-    first = found.holders[0]
-    return first if (first.unread_bytes or 0) > policy.minimum else None
+def held_by(policy: RetentionSpec, found: StreamDescription, now_ms: int) -> Holder | None:
+    """Return the subscriber that holds back most, if the stream keeps more than the policy's minimum for it."""
+    if policy.kind == "Size":
+        holders = [each for each in found.holders if (each.unread_bytes or 0) > policy.minimum]
+        return holders[0] if holders else None
+    holders = [each for each in found.holders if 0 < each.unread_before_ms < now_ms - policy.minimum]
+    return min(holders, key=lambda each: each.unread_before_ms, default=None)
 
 
 def refused(reason: str, message: str, *, retry_after_s: float | None = None, uid: str | None = None) -> Outcome:
@@ -110,7 +116,7 @@ _RETAINED: Final = (RETENTION, "subscribers")
 _NUMBERS: Final = ("epoch", "segments", "headBytes", "tailBytes", "bytes")
 
 
-def numbers(spec: StreamSpec, found: StreamDescription, me: Owner) -> dict[str, Any]:
+def numbers(spec: StreamSpec, found: StreamDescription, me: Owner, now_ms: int) -> dict[str, Any]:
     """Return the fields of the status."""
     values = (
         found.epoch,
@@ -124,7 +130,7 @@ def numbers(spec: StreamSpec, found: StreamDescription, me: Owner) -> dict[str, 
         "uid": me.uid,
         **dict(zip(_NUMBERS, values, strict=True)),
         LAST_SCALE: scaled,
-        **_retained(spec.retention, found),
+        **_retained(spec.retention, found, now_ms),
     }
 
 
@@ -141,40 +147,36 @@ def scaled_since(status: Mapping[str, Any], outcome: Outcome) -> Notice | None:
     )
 
 
-def _retained(policy: RetentionSpec | None, found: StreamDescription) -> dict[str, Any]:
+def _retained(policy: RetentionSpec | None, found: StreamDescription, now_ms: int) -> dict[str, Any]:
     """Return what retention did and what holds data back, and the subscribers; None when there is nothing to say."""
     return {
-        RETENTION: None if policy is None else _enforced(policy, found),
+        RETENTION: None if policy is None else _enforced(policy, found, now_ms),
         "subscribers": [_subscriber(each) for each in found.holders[: grammar.SUBSCRIBERS_LISTED_MAX]] or None,
     }
 
 
-def _enforced(policy: RetentionSpec, found: StreamDescription) -> dict[str, Any]:
+def _enforced(policy: RetentionSpec, found: StreamDescription, now_ms: int) -> dict[str, Any]:
     """Return ``status.retention``."""
     enforced: dict[str, Any] = {"retainedBytes": found.tail_bytes - found.head_bytes}
     if found.oldest_ms:
-        enforced["oldestTime"] = _time(found.oldest_ms)
+        enforced["oldestTime"] = time_text(found.oldest_ms)
     if found.applied_ms:
-        enforced["lastRun"] = _time(found.applied_ms)
+        enforced["lastRun"] = time_text(found.applied_ms)
     if found.truncated is not None:
         enforced["lastTruncation"] = _truncation(found.truncated)
-    holder = held_by(policy, found)
+    holder = held_by(policy, found, now_ms)
     if holder is not None:
-        cut = {"cutTime": _time(holder.published_ms)} if holder.published_ms else {}
+        cut = {"cutTime": time_text(holder.published_ms)} if holder.published_ms else {}
         enforced["heldBy"] = {"subscriber": holder.subscriber, "heldBytes": holder.unread_bytes or 0, **cut}
     return enforced
 
 
 def _scaled(last: Scaled) -> dict[str, Any]:
-    return {"time": _time(last.scaled_ms), "splits": last.splits, "merges": last.merges}
-
-
-def _time(ms: int) -> str:
-    return datetime.datetime.fromtimestamp(ms // 1000, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"time": time_text(last.scaled_ms), "splits": last.splits, "merges": last.merges}
 
 
 def _truncation(last: Truncated) -> dict[str, Any]:
-    return {"time": _time(last.truncated_ms), "reason": last.reason, "freedBytes": last.freed_bytes}
+    return {"time": time_text(last.truncated_ms), "reason": last.reason, "freedBytes": last.freed_bytes}
 
 
 def _subscriber(holder: Holder) -> dict[str, Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tailrace.client.async_client import Client
     from tailrace.client.control.owners import StreamDescription
     from tailrace.cluster.kubernetes import Kind, Manifest
+    from tailrace.common.ports import Clock
     from tailrace_operator.connections.controllers import Controllers
     from tailrace_operator.kube.objects import Objects
 
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 class StreamReconciler:
     """Implements Reconciler for Streams."""
 
-    def __init__(self, objects: Objects, controllers: Controllers) -> None:
+    def __init__(self, objects: Objects, controllers: Controllers, clock: Clock) -> None:
         self._objects = objects
         self._controllers = controllers
+        self._clock = clock
 
     @property
     def kind(self) -> Kind:
@@ -69,7 +71,7 @@ class StreamReconciler:
         outcome = await self._reconcile(spec, Owner.of(manifest))
         found = [*outcome.conditions, conditions.scaling(spec)]
         if all(one.type != conditions.RETENTION_ENFORCED for one in found):
-            found.append(conditions.retention(spec, None))
+            found.append(conditions.retention(spec, None, self._clock.now_ms()))
         scaled = conditions.scaled_since(manifest.get("status") or {}, outcome)
         notices = outcome.notices if scaled is None else (*outcome.notices, scaled)
         return dataclasses.replace(outcome, conditions=tuple(found), notices=notices)
@@ -117,7 +119,7 @@ class StreamReconciler:
             found = await self._describe(me, spec)
             step = next_step(spec, me, found, owner_is_deleted=await self._owner_is_deleted(me, found))
             if step is None or isinstance(step, Wait | Refuse | Sealed):
-                return _outcome(spec, me, found, step, notices)
+                return _outcome(spec, me, found, step, notices, self._clock.now_ms())
             notice = await _take_step(client, stream, me, step)
             if notice is not None:
                 notices.append(notice)
@@ -197,7 +199,7 @@ def _adopted(stream: StreamName, me: Owner, expected: str) -> Notice | None:
 
 
 def _outcome(
-    spec: StreamSpec, me: Owner, found: StreamDescription | None, step: Step | None, notices: list[Notice]
+    spec: StreamSpec, me: Owner, found: StreamDescription | None, step: Step | None, notices: list[Notice], now_ms: int
 ) -> Outcome:
     stream = _name(spec)
     if isinstance(step, Refuse):
@@ -221,5 +223,5 @@ def _outcome(
             )
         case _:
             condition = conditions.ready(found)
-    found_conditions = (conditions.accepted(), condition, conditions.retention(spec, found))
-    return Outcome(found_conditions, conditions.numbers(spec, found, me), tuple(notices), retry_after_s)
+    found_conditions = (conditions.accepted(), condition, conditions.retention(spec, found, now_ms))
+    return Outcome(found_conditions, conditions.numbers(spec, found, me, now_ms), tuple(notices), retry_after_s)

@@ -203,11 +203,14 @@ class Holder(_message.Message):
     UNREADBYTES_FIELD_NUMBER: _builtins.int
     LOSTBYTES_FIELD_NUMBER: _builtins.int
     PUBLISHEDMS_FIELD_NUMBER: _builtins.int
+    UNREADBEFOREMS_FIELD_NUMBER: _builtins.int
     subscriber: _builtins.str
     hasPosition: _builtins.bool
     unreadBytes: _builtins.int
     lostBytes: _builtins.int
     publishedMs: _builtins.int
+    unreadBeforeMs: _builtins.int
+    """Some of what it has not read was written before this time; 0: that is not known, or it has read all."""
     def __init__(
         self,
         *,
@@ -216,10 +219,11 @@ class Holder(_message.Message):
         unreadBytes: _builtins.int = ...,
         lostBytes: _builtins.int = ...,
         publishedMs: _builtins.int = ...,
+        unreadBeforeMs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hasPosition", b"hasPosition", "lostBytes", b"lostBytes", "publishedMs", b"publishedMs", "subscriber", b"subscriber", "unreadBytes", b"unreadBytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hasPosition", b"hasPosition", "lostBytes", b"lostBytes", "publishedMs", b"publishedMs", "subscriber", b"subscriber", "unreadBeforeMs", b"unreadBeforeMs", "unreadBytes", b"unreadBytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

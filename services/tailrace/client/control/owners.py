@@ -23,12 +23,14 @@ class Holder(NamedTuple):
     """A subscriber, ``scope/group``, and what it has not read; None before it published a position.
 
     ``lost_bytes`` were truncated after its position, at least. ``published_ms`` is when it published it; 0: unknown.
+    Some of what it has not read was written before ``unread_before_ms``; 0: unknown, or it has read all.
     """
 
     subscriber: str
     unread_bytes: int | None
     lost_bytes: int = 0
     published_ms: int = 0
+    unread_before_ms: int = 0
 
 
 class Truncated(NamedTuple):
@@ -165,7 +167,13 @@ def description(stream: StreamName, reply: pb.StreamDescription) -> StreamDescri
         tail_bytes=reply.tailBytes,
         truncated=Truncated(kept.truncatedMs, kept.reason, kept.freedBytes) if kept.truncatedMs else None,
         holders=tuple(
-            Holder(each.subscriber, each.unreadBytes if each.hasPosition else None, each.lostBytes, each.publishedMs)
+            Holder(
+                each.subscriber,
+                each.unreadBytes if each.hasPosition else None,
+                each.lostBytes,
+                each.publishedMs,
+                each.unreadBeforeMs,
+            )
             for each in kept.holders
         ),
         scaled=Scaled(last.scaledMs, last.splits, last.merges) if reply.HasField("lastScale") else None,

@@ -16,7 +16,7 @@ from tailrace.controller.managers.subscribers import subscriber, subscribers
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import without_future
 from tailrace.controller.metadata.transitions import require
-from tailrace.controller.retention.retention_set import oldest_ms
+from tailrace.controller.retention.retention_set import oldest_ms, written_before_ms
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
 
@@ -81,11 +81,12 @@ class OwnerService:
             )
         holders = []
         async for name, one in subscribers(self._core.context, key):
-            unread_bytes = lost_bytes = 0
+            unread_bytes = lost_bytes = unread_before_ms = 0
             if one.cut:
                 before_bytes = await self._sizes.before(key, root, without_future(one.cut))
                 unread_bytes = max(0, sizes.tail_bytes - max(before_bytes, sizes.head_bytes))
                 lost_bytes = max(0, sizes.head_bytes - before_bytes)
+                unread_before_ms = written_before_ms(record.recorded, max(before_bytes, sizes.head_bytes)) or 0
             holders.append(
                 pb.Holder(
                     subscriber=name,
@@ -93,6 +94,7 @@ class OwnerService:
                     unreadBytes=unread_bytes,
                     lostBytes=lost_bytes,
                     publishedMs=one.published_ms,
+                    unreadBeforeMs=unread_before_ms,
                 )
             )
         holders.sort(key=lambda each: each.unreadBytes, reverse=True)

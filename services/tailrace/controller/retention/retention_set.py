@@ -43,6 +43,11 @@ def oldest_ms(recorded: Sequence[RecordedCut], head_bytes: int, tail_bytes: int,
     return recorded[0].recorded_ms if recorded else None
 
 
+def written_before_ms(recorded: Sequence[RecordedCut], position_bytes: int) -> int | None:
+    """Return a time before which a byte behind the position was written, the earliest known; None: no cut is there."""
+    return next((each.recorded_ms for each in recorded if each.size_bytes > position_bytes), None)
+
+
 def thinned(recorded: Sequence[RecordedCut]) -> list[RecordedCut]:
     """Return the cuts to keep before another one is added: all that there is room for, else half of the older half.
 

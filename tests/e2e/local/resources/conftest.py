@@ -9,6 +9,7 @@ import pytest
 
 from harness.localobjects import Hand, LocalObjects
 from tailrace.client.async_client import Client
+from tailrace.common.real_ports import SystemClock
 from tailrace_operator.connections.controllers import Controllers
 from tailrace_operator.kube.objects import READER_GROUPS, STREAMS
 from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
@@ -29,8 +30,8 @@ async def hand(controller: str) -> AsyncIterator[Hand]:
     objects = LocalObjects()
     controllers = Controllers(objects, uri=lambda _: controller)
     reconcilers: dict[str, Reconciler] = {
-        STREAMS.plural: StreamReconciler(objects, controllers),
-        READER_GROUPS.plural: ReaderGroupReconciler(objects, controllers),
+        STREAMS.plural: StreamReconciler(objects, controllers, SystemClock()),
+        READER_GROUPS.plural: ReaderGroupReconciler(objects, controllers, SystemClock()),
     }
     made = Hand(objects, reconcilers)
     made.make_cluster()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import uuid
 from typing import Any
 
@@ -390,7 +391,7 @@ async def test_a_group_without_positions_is_no_subscriber(readers: Readers) -> N
 
 
 async def test_a_stream_names_the_resource_that_holds_its_data_back(readers: Readers) -> None:
-    """And forgets it once the group has read on; an edit of the policy is applied at once."""
+    """By size and by time. And forgets it once the group has read on; an edit of the policy is applied at once."""
     spec = {"cluster": "main", "scope": readers.scope, "retention": {"type": "Size", "min": "100Gi"}}
     readers.hand.objects.make(STREAMS, "events", spec)
 
@@ -417,6 +418,19 @@ async def test_a_stream_names_the_resource_that_holds_its_data_back(readers: Rea
     assert {"oldestTime", "lastRun"} <= found.keys()
     assert "cutTime" in held
     assert readers.hand.condition(STREAMS, "events", "RetentionEnforced") == ("False", "HeldBySubscriber")
+
+    edits = (f"{days}d" for days in itertools.count(1))
+    async with asyncio.timeout(60):
+        while True:  # each edit applies the policy, and the second one finds the cut of an earlier time
+            by_time = {"type": "Time", "min": "1s", "max": next(edits)}
+            readers.hand.objects.edit(STREAMS, "events", {"retention": by_time})
+            if "heldBy" in (found := await retention()):
+                break
+            await asyncio.sleep(0.3)
+    assert {**found["heldBy"], "cutTime": ""} == {**held, "cutTime": ""}
+    assert readers.hand.condition(STREAMS, "events", "RetentionEnforced") == ("False", "HeldBySubscriber")
+    await readers.look()
+    assert readers.condition("BlockingRetention") == ("True", "HoldsData")
     await group.publish_cuts({readers.stream: await readers.client.streams.tail(readers.stream)})
     assert "heldBy" not in await retention()
 

@@ -12,6 +12,7 @@ from tailrace.client.async_client import Client
 from tailrace.client.control.owners import StreamDescription
 from tailrace.client.model import StreamName
 from tailrace.common.errors import NoSuchStreamError, UnavailableError
+from tailrace.common.real_ports import SystemClock
 from tailrace.common.stream_policies import RetentionPolicy, ScaleType, ScalingPolicy, StreamConfig
 from tailrace_operator.connections.controllers import ClusterName, Controllers
 from tailrace_operator.kube.objects import STREAM_CLUSTERS, STREAMS
@@ -330,7 +331,7 @@ async def test_deletion_waits_for_a_controller_that_is_down_and_says_so(orders: 
     objects = orders.hand.objects
     unreachable = Controllers(objects, uri=lambda _: "tcp://127.0.0.1:1")
     up = orders.hand.reconcilers
-    orders.hand.reconcilers = {STREAMS.plural: StreamReconciler(objects, unreachable)}
+    orders.hand.reconcilers = {STREAMS.plural: StreamReconciler(objects, unreachable, SystemClock())}
     objects.remove(STREAMS, "orders")
     await orders.look()
     assert not orders.is_gone()

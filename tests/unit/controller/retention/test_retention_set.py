@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.controller.metadata.model import RecordedCut
-from tailrace.controller.retention.retention_set import oldest_ms
+from tailrace.controller.retention.retention_set import oldest_ms, written_before_ms
 
 CREATED_MS = 5
 RECORDED = [RecordedCut(0, 100, 10), RecordedCut(1, 200, 25), RecordedCut(2, 300, 30)]
@@ -28,3 +28,11 @@ RECORDED = [RecordedCut(0, 100, 10), RecordedCut(1, 200, 25), RecordedCut(2, 300
 )
 def test_the_oldest_byte(recorded: list[RecordedCut], head: int, tail: int, expected: int | None) -> None:
     assert oldest_ms(recorded, head, tail, CREATED_MS) == expected
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"), [(0, 100), (9, 100), (10, 200), (24, 200), (25, 300), (29, 300), (30, None)]
+)
+def test_a_byte_behind_a_position_is_older_than_the_first_cut_behind_it(position: int, expected: int | None) -> None:
+    assert written_before_ms(RECORDED, position) == expected
+    assert written_before_ms([], position) is None

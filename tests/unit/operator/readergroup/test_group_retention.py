@@ -17,6 +17,9 @@ NO_MAXIMUM = RetentionPolicy.by_size_bytes(1000)
 TIME = RetentionPolicy.by_time_ms(1000, 10_000)
 
 
+NOW_MS = 1_700_000_000_000
+
+
 def stream(policy: RetentionPolicy | None, *holders: Holder) -> StreamDescription:
     config = StreamConfig(ScalingPolicy.fixed(1), policy)
     return StreamDescription(config, "", 0, "active", 0, 1, 0, 0, None, holders)
@@ -24,6 +27,11 @@ def stream(policy: RetentionPolicy | None, *holders: Holder) -> StreamDescriptio
 
 def holder(unread: int | None, lost: int = 0, name: str = GROUP) -> Holder:
     return Holder(name, unread, lost)
+
+
+def late(by_ms: int) -> Holder:
+    """One that has not read events of so long ago."""
+    return Holder(GROUP, 5, 0, NOW_MS, NOW_MS - by_ms)
 
 
 def summary(found: tuple[Condition, Condition]) -> list[tuple[Any, ...]]:
@@ -43,6 +51,9 @@ def summary(found: tuple[Condition, Condition]) -> list[tuple[Any, ...]]:
         (SIZE, holder(None), ("False", "NoCutYet", False), ("False", "NothingLost", False)),
         (NO_MAXIMUM, holder(10**12), ("True", "HoldsData", True), ("False", "NothingLost", False)),
         (TIME, holder(10**12), ("False", "KeepsUp", False), ("False", "NothingLost", False)),
+        (TIME, late(1000), ("False", "KeepsUp", False), ("False", "NothingLost", False)),
+        (TIME, late(1001), ("True", "HoldsData", True), ("False", "NothingLost", False)),
+        (TIME, late(8000), ("True", "HoldsData", True), ("False", "NearMax", True)),
         (TIME, holder(5, 7), ("False", "KeepsUp", False), ("True", "UnreadDeleted", True)),
         (None, holder(10**12), ("False", "KeepsUp", False), ("False", "NothingLost", False)),
     ],
@@ -51,7 +62,7 @@ def test_conditions_of_a_subscriber(
     policy: RetentionPolicy | None, mine: Holder, blocking: tuple[Any, ...], dropped: tuple[Any, ...]
 ) -> None:
     other = holder(10**9, 10**9, "scope/other")
-    found = retention.subscribed(GROUP, {"scope/s": stream(policy, other, mine)})
+    found = retention.subscribed(GROUP, {"scope/s": stream(policy, other, mine)}, NOW_MS)
     assert summary(found) == [blocking, dropped]
     for each in found:
         assert ("scope/s" in each.message) is (each.is_warning or each.reason == "NoCutYet")
@@ -63,10 +74,19 @@ def test_the_worst_of_several_streams_is_named() -> None:
         "scope/b": stream(SIZE, holder(9000)),
         "scope/c": stream(SIZE, holder(2048, 2048)),
     }
-    blocking, dropped = retention.subscribed(GROUP, found)
+    blocking, dropped = retention.subscribed(GROUP, found, NOW_MS)
     assert blocking.message.startswith("This group has 8.8 KiB of stream scope/b unread")
     assert "minimum of its retention, 1,000 B" in blocking.message
     assert dropped.message == "Stream scope/c deleted at least 2.0 KiB before the group read them."
+
+
+def test_by_time_the_age_of_the_unread_events_is_said() -> None:
+    blocking, dropped = retention.subscribed(GROUP, {"scope/a": stream(TIME, late(9000))}, NOW_MS)
+    assert blocking.message == (
+        "This group has events of stream scope/a of before 2023-11-14T22:13:11Z unread, which keeps more than the "
+        "minimum of its retention, 1 s."
+    )
+    assert dropped.message.endswith("unread; beyond 10 s, the maximum of its retention, the oldest are deleted.")
 
 
 def test_a_group_that_publishes_nothing_holds_nothing() -> None:

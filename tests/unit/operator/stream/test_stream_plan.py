@@ -33,6 +33,7 @@ from tailrace_operator.stream.plan import (
 ME = Owner("here", "orders", "uid-1")
 OTHER = Owner("here", "other", "uid-2")
 SPEC = StreamSpec("main", "scope", "orders", ScalingSpec(min_segments=2), tags=("b", "a"))
+NOW_MS = 1_700_000_200_000
 FOUND = StreamDescription(wanted_config(SPEC, None), str(ME), 0, "active", 0, 2, 0, 0)
 
 
@@ -181,10 +182,10 @@ def test_other_texts_are_nobodys_signature(text: str) -> None:
 
 def test_policies_say_whether_they_are_enforced() -> None:
     rate = dataclasses.replace(SPEC, scaling=ScalingSpec("ByteRate", 1, 5, 2), retention=RetentionSpec("Size", 1))
-    scaling, retention = conditions.scaling(rate), conditions.retention(rate, None)
+    scaling, retention = conditions.scaling(rate), conditions.retention(rate, None, NOW_MS)
     assert (scaling.status, scaling.reason, scaling.is_warning) == (Status.TRUE, "Enforced", False)
     assert (retention.status, retention.reason, retention.is_warning) == (Status.TRUE, "Enforced", False)
-    fixed, kept = conditions.scaling(SPEC), conditions.retention(SPEC, None)
+    fixed, kept = conditions.scaling(SPEC), conditions.retention(SPEC, None, NOW_MS)
     assert (fixed.reason, kept.reason) == ("Fixed", "NoRetention")
     assert not fixed.is_warning
     assert not kept.is_warning
@@ -195,7 +196,9 @@ def test_policies_say_whether_they_are_enforced() -> None:
     [
         (RetentionSpec("Size", 100), 100, None),
         (RetentionSpec("Size", 100), None, None),
-        (RetentionSpec("Time", 100), 5000, None),
+        (RetentionSpec("Time", 60_000), 5000, None),
+        (RetentionSpec("Time", 59_999), 5000, "events of before 2023-11-14T22:15:40Z unread, which are older than"),
+        (RetentionSpec("Time", 1000, 99_000), 5000, "they are kept until they are as old as spec.retention.max."),
         (RetentionSpec("Size", 100), 2048, "2.0 KiB unread, which is more than spec.retention.min; without"),
         (RetentionSpec("Size", 100, 4096), 2048, "the stream may grow to spec.retention.max, 4.0 KiB."),
     ],
@@ -204,7 +207,8 @@ def test_a_subscriber_that_holds_back_more_than_the_minimum_is_named(
     policy: RetentionSpec, unread: int | None, message: str | None
 ) -> None:
     spec = dataclasses.replace(SPEC, retention=policy)
-    holders = (Holder("s/slow", unread, 0, 1_700_000_100_000), Holder("s/new", None))
+    slow = Holder("s/slow", unread, 0, 1_700_000_100_000, 1_700_000_140_000)
+    holders = (slow, Holder("s/faster", 1, 0, 1_700_000_100_000, 1_700_000_140_001), Holder("s/new", None))
     found = FOUND._replace(
         head_bytes=7,
         tail_bytes=5007,
@@ -213,7 +217,7 @@ def test_a_subscriber_that_holds_back_more_than_the_minimum_is_named(
         applied_ms=1_700_000_200_000,
         oldest_ms=1_700_000_050_000,
     )
-    condition, status = conditions.retention(spec, found), conditions.numbers(spec, found, ME)
+    condition, status = conditions.retention(spec, found, NOW_MS), conditions.numbers(spec, found, ME, NOW_MS)
     retained = status["retention"]
     held = retained.pop("heldBy", None)
     assert retained == {
@@ -222,7 +226,7 @@ def test_a_subscriber_that_holds_back_more_than_the_minimum_is_named(
         "lastRun": "2023-11-14T22:16:40Z",
         "lastTruncation": {"time": "2023-11-14T22:13:20Z", "reason": "Consumption", "freedBytes": 7},
     }
-    assert status["subscribers"][1] == {"name": "s/new"}
+    assert status["subscribers"][2] == {"name": "s/new"}
     if message is None:
         assert (condition.status, condition.reason, held) == (Status.TRUE, "Enforced", None)
         return
@@ -233,14 +237,14 @@ def test_a_subscriber_that_holds_back_more_than_the_minimum_is_named(
 
 
 def test_without_a_policy_nothing_is_said_of_retention() -> None:
-    status = conditions.numbers(SPEC, FOUND, ME)
+    status = conditions.numbers(SPEC, FOUND, ME, NOW_MS)
     assert (status["retention"], status["subscribers"]) == (None, None)
     assert conditions.controller_away(SPEC, "it does not answer") == ()
 
 
 def test_what_has_not_happened_yet_is_left_out() -> None:
     spec = dataclasses.replace(SPEC, retention=RetentionSpec("Size", 100))
-    assert conditions.numbers(spec, FOUND, ME)["retention"] == {"retainedBytes": 0}
+    assert conditions.numbers(spec, FOUND, ME, NOW_MS)["retention"] == {"retainedBytes": 0}
 
 
 def test_a_controller_that_is_away_may_enforce_nothing() -> None:
@@ -255,9 +259,10 @@ def test_a_controller_that_is_away_may_enforce_nothing() -> None:
 
 
 def test_a_scale_that_no_one_asked_the_operator_for_is_an_event() -> None:
-    before = conditions.numbers(SPEC, FOUND, ME)
+    before = conditions.numbers(SPEC, FOUND, ME, NOW_MS)
     assert before["lastScale"] is None
-    after = conditions.numbers(SPEC, FOUND._replace(epoch=1, segments=5, scaled=Scaled(1_700_000_000_123, 2, 1)), ME)
+    scaled = FOUND._replace(epoch=1, segments=5, scaled=Scaled(1_700_000_000_123, 2, 1))
+    after = conditions.numbers(SPEC, scaled, ME, NOW_MS)
     assert after["lastScale"] == {"time": "2023-11-14T22:13:20Z", "splits": 2, "merges": 1}
     outcome = Outcome(status=after)
     notice = conditions.scaled_since(before, outcome)
