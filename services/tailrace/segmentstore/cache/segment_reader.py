@@ -135,7 +135,9 @@ class SegmentReader:
         """Read what recovery left in the log: each frame once, as far as `limit` and the bound of frames go."""
         parts: list[bytes] = []
         for sequence, pieces in _frames(entries, offset, min(limit, limits.LOG_READ_MAX_BYTES)):
-            start, end = pieces[0][0], sum(pieces[-1])
+            # Not from the first to the last: after a merge a segment's later bytes may be earlier in the frame.
+            start = min(position for position, _ in pieces)
+            end = max(position + length for position, length in pieces)
             try:
                 data = memoryview(await self._log.read(sequence, start, end - start))
             except (CorruptionError, KeyError):

@@ -21,8 +21,8 @@ _MOST = 100_000
 
 
 async def attributes(container: Container) -> Attributes:
-    """The attributes of every segment that has an index, as its owner answers."""
-    return {name: await _listed(container, name) for name in _indexed(container)}
+    """The attributes of every segment, as its owner answers: one without an index may get it meanwhile."""
+    return {name: await _listed(container, name) for name in container.segment_names()}
 
 
 async def _listed(container: Container, name: str) -> dict[bytes, int]:

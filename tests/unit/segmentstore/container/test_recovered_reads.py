@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tailrace.common import limits
+from tailrace.kernel import BLOCK_BYTES
 from tailrace.log.memory import MemoryLog
 from tailrace.segmentstore.container.container import Container
 
@@ -18,6 +19,7 @@ from ..conftest import World
 from .test_container import NAME, content
 
 OTHER = "scope/stream/1.#epoch.0"
+FILLER = "scope/stream/2.#epoch.0"
 Reopen = Callable[[], Awaitable[Container]]
 APPENDS = 10_000
 
@@ -137,6 +139,40 @@ async def test_any_range_of_what_is_in_the_log_and_in_the_cache_is_right(
     container = await reopen()
     for name, kept in expected.items():
         assert await content(container, name) == kept, seed
+
+
+@WHERE
+async def test_a_merge_may_put_bytes_behind_others_that_are_later_in_the_frame(
+    world: World, reopen: Reopen, frame_reads: Counter[int], where: str
+) -> None:
+    container = await world.open()
+    for name in (NAME, OTHER):
+        await container.create_segment(name)
+    world.objects.outage = True
+    if where == "no room":
+        await container.create_segment(FILLER)
+        for _ in range(2 * limits.MIB // BLOCK_BYTES):
+            await container.append(FILLER, [bytes(BLOCK_BYTES)])  # each alone, so that recovery leaves less than two free
+    await asyncio.gather(
+        *(container.append(OTHER, [block(n)]) for n in range(100, 200)),
+        *(container.append(NAME, [block(n)]) for n in range(100)),
+    )
+    await container.seal(OTHER)
+    await container.merge(NAME, OTHER)
+    if where == "before the checkpoint":
+        await container.background.checkpointer.run_if_due(force=True)
+    else:
+        world.cache_bytes = 2 * limits.MIB
+    container = await reopen()
+    expected = b"".join(map(block, range(200)))
+    for start in (0, 9_950, 9_999, 10_000):
+        result = await container.read(NAME, start, len(expected), wait=False)
+        assert result.length > 0
+        assert b"".join(map(bytes, result.data)) == expected[start : start + result.length]
+    assert frame_reads.total() > 0
+    world.objects.outage = False
+    await container.flush_to_storage()
+    assert await content(await reopen()) == expected
 
 
 async def test_one_read_takes_a_bounded_number_of_frames(
