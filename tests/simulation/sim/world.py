@@ -37,6 +37,9 @@ class SimWorld:
         self.crashes = 0
         self.pauses = 0
         self.clock_jumps = 0
+        self.clocks_ahead_s = 0.0
+        """The most by which wall clocks went ahead at once: from the furthest back to the furthest ahead they were."""
+        self._skews_ms = (0, 0)
         self.enabled_episodes: set[str] = set()
         """Faults that a swarm turned on as episodes; parts of the world know which of theirs by chance are on."""
         self._clocks: dict[str, SimClock] = {}
@@ -63,6 +66,8 @@ class SimWorld:
         self.clock_jumps += 1
         self.loop.trace("clock jump", machine, skew_ms)
         self.clock(machine).skew_ms = skew_ms
+        self._skews_ms = min(self._skews_ms[0], skew_ms), max(self._skews_ms[1], skew_ms)
+        self.clocks_ahead_s = (self._skews_ms[1] - self._skews_ms[0]) / 1000
 
     def entropy(self, name: str) -> SimEntropy:
         """A source of random bytes."""

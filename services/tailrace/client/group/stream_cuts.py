@@ -73,17 +73,28 @@ async def _epoch(context: ClientContext, stream: StreamName, epoch: int) -> dict
 def without_gaps(cut: Mapping[int, int], segments: Mapping[int, KeyRange]) -> dict[int, int]:
     """Fill the gaps of a cut with the ends of the segments that were read there, if `segments` has them.
 
-    Where such a segment shares keys with a later one of the cut, the later one is removed: the cut moves back.
+    Where such a segment comes before a later one of the cut, also with others between them, the later one is removed:
+    the cut moves back.
     """
     filled = dict(cut)
     while (gap := first_gap({identifier: segments[identifier] for identifier in filled})) is not None:
         ended = _last_before(gap, filled, segments)
         if ended is None:
             return filled
-        own = segments[ended]
-        filled = {item: offset for item, offset in filled.items() if not segments[item].overlaps(own)}
+        later = _following(ended, segments)
+        filled = {item: offset for item, offset in filled.items() if item not in later}
         filled[ended] = ENDED_OFFSET
     return filled
+
+
+def _following(first: int, segments: Mapping[int, KeyRange]) -> set[int]:
+    """Return the segments that are read after `first`: those that share keys with it, or with such a segment."""
+    found = {first}
+    for identifier in sorted(segments, key=names.segment_epoch):
+        epoch, own = names.segment_epoch(identifier), segments[identifier]
+        if any(names.segment_epoch(each) < epoch and segments[each].overlaps(own) for each in found):
+            found.add(identifier)
+    return found - {first}
 
 
 def first_gap(ranges: Mapping[int, KeyRange]) -> KeyRange | None:

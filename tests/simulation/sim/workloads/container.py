@@ -60,6 +60,8 @@ class ContainerWorkload:
         self._last: Container | None = None
         self.sole = [SoleClient(number, rng) for number in range(rng.randint(0, 2))]
         self.streams = [SharedStream(number, rng, rng.randint(1, 3)) for number in range(rng.randint(0, 2))]
+        for stream in self.streams:
+            stream.may_forget_merges = lambda: self.world.clocks_ahead_s > limits.MERGED_SOURCES_REMEMBERED_S
         self.work = rng.randint(5, 60)
         self.knobs = {
             (limits, "CHECKPOINT_INTERVAL_OPERATIONS"): rng.choice([20, 100, 100_000]),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sim.violations import Violation, require
@@ -65,6 +66,8 @@ class SharedStream:
         self.content = bytearray()  # what readers have seen
         self.truncated = 0
         self.steps = 0
+        self.may_forget_merges: Callable[[], bool] = lambda: False
+        """Whether the container may have forgotten what it merged: they are remembered for a time by the wall clock."""
         self._life = object()  # answers that come to an earlier one belong to no one here
 
     async def live(self, container: Container, blocks: int) -> None:
@@ -178,17 +181,21 @@ class SharedStream:
                 self.steps += 1
             transaction.phase = "committing" if self.random.random() < 0.7 else "aborting"
         if transaction.phase == "committing":
-            try:
-                await container.merge(self.name, segment)
-            except NoSuchSegmentError as error:
-                raise Violation(f"{segment} was merged or is there, and the container knows of neither") from error
+            await self._merge(container, segment)
             transaction.phase = "committed"
             if self.random.random() < 0.3:
-                await container.merge(self.name, segment)  # asked again: the same answer, no second copy
+                await self._merge(container, segment)  # asked again: the same answer, no second copy
         else:
             with contextlib.suppress(NoSuchSegmentError):
                 await container.delete(segment)
             transaction.phase = "aborted"
+
+    async def _merge(self, container: Container, segment: str) -> None:
+        try:
+            await container.merge(self.name, segment)
+        except NoSuchSegmentError as error:
+            if not self.may_forget_merges():
+                raise Violation(f"{segment} was merged or is there, and the container knows of neither") from error
 
     async def _whole(self, container: Container, segment: str) -> bytes:
         length = (await container.info(segment)).length
