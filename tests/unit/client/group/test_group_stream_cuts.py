@@ -35,7 +35,7 @@ def test_a_cut_moves_back_where_it_is_before_and_after_a_segment_that_was_read()
     thirds = [KeyRange(0.0, 1 / 3), KeyRange(1 / 3, 2 / 3), KeyRange(2 / 3, 1.0)]
     quarters = [KeyRange(n / 4, (n + 1) / 4) for n in range(4)]
     segments = {
-        **{n: own for n, own in enumerate(thirds)},
+        **dict(enumerate(thirds)),
         **{E + 3 + n: own for n, own in enumerate(quarters)},
         **{2 * E + n: own for n, own in enumerate(thirds)},
         **{3 * E + 3 + n: own for n, own in enumerate(quarters)},

@@ -152,7 +152,7 @@ async def test_a_merge_may_put_bytes_behind_others_that_are_later_in_the_frame(
     if where == "no room":
         await container.create_segment(FILLER)
         for _ in range(2 * limits.MIB // BLOCK_BYTES):
-            await container.append(FILLER, [bytes(BLOCK_BYTES)])  # each alone, so that recovery leaves less than two free
+            await container.append(FILLER, [bytes(BLOCK_BYTES)])  # alone: recovery leaves room for one
     await asyncio.gather(
         *(container.append(OTHER, [block(n)]) for n in range(100, 200)),
         *(container.append(NAME, [block(n)]) for n in range(100)),
