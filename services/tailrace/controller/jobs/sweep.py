@@ -1,4 +1,4 @@
-"""Delete segments that no record names, in the buckets of this controller.
+"""Delete segments that no record names, and entries of deleted streams, in the buckets of this controller.
 
 See docs/controller.md#segments-that-no-record-names, ADR 0030. A controller that was paused can create segments of a
 stream, or of a transaction, that has ended since.
@@ -15,6 +15,7 @@ from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, NoSuchStreamError, TailraceError
 from tailrace.common.names import segment_epoch
 from tailrace.common.task_groups import run_all
+from tailrace.controller.jobs.entries import EntrySweep
 from tailrace.controller.metadata.metadata_store import bucket_of
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -71,6 +72,7 @@ class SweepJob:
         self._membership = membership
         self._transactions = transactions
         self._source = source
+        self.entries = EntrySweep(context)
         self._slots = StepSlots(limits.SEGMENT_SWEEP_STREAMS_CONCURRENT_MAX)
         self._sightings = Sightings(limits.SEGMENT_SWEEP_REMEMBERED_MAX)
         self._task: asyncio.Task[None] | None = None
@@ -116,6 +118,11 @@ class SweepJob:
             except Exception as error:  # any error is repeated: without this task nothing is deleted
                 complete = False
                 self._fail("segments_not_listed", error, container=container_id)
+        try:
+            await self.entries.round(mine)
+        except Exception as error:
+            complete = False
+            self._fail("scopes_not_listed", error)
         if complete:
             self._sightings.keep(found)
             self.rounds += 1

@@ -17,6 +17,7 @@ from tailrace.controller.managers.tables import NoSuchTableError
 from tailrace.controller.metadata.records import CreateIntent
 from tailrace.controller.metadata.scope_store import READER_GROUPS, STREAMS, TABLES
 from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.delete import delete_mark
 from tailrace.controller.workflows.entities import SCOPE, Entity, EntityDriver
 
@@ -100,6 +101,7 @@ class ScopeManager:
             before = await self._context.store.load(mark)
             await self._require_deleting(scope, nonce)
             await delete_mark(self._context, mark, before)
+            await listing.remove_leftover(self._context, mark)
         for table in await self._scopes.list_all(scope, TABLES):
             with contextlib.suppress(NoSuchTableError):
                 record = await self._tables.load(scope, table, leaving=True)
@@ -111,6 +113,8 @@ class ScopeManager:
         if root is None:
             return
         await self._require_deleting(key.scope, nonce)
+        if await listing.remove_leftover(self._context, key):
+            return
         if isinstance(root.intent, CreateIntent):
             await self._driver.wait(key, root.intent.intent_id)
         with contextlib.suppress(NoSuchStreamError):

@@ -126,7 +126,12 @@ class ControllerCollector:
             ("sweep_rounds", "Looks at the segments of all containers", job.rounds),
             ("sweep_deleted", "Segments without a record that were deleted", job.deleted),
             ("sweep_kept", "Segments without a record that have bytes and were kept, in each round", job.kept),
-            ("sweep_failures", "Containers and streams that could not be looked at, in each round", job.failures),
+            ("sweep_entries_removed", "Entries of deleted streams that were removed", job.entries.removed),
+            (
+                "sweep_failures",
+                "Containers, streams and scopes that could not be looked at, in each round",
+                job.failures + job.entries.failures,
+            ),
         ):
             yield CounterMetricFamily(f"tailrace_controller_{name}", text, value)
 

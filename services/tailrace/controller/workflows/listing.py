@@ -111,16 +111,32 @@ def _without_tags(entry: ScopeStreamEntry) -> ScopeStreamEntry:
     return ScopeStreamEntry((), entry.incarnation, tuple(sorted(leaving)))
 
 
-async def remove(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Unlist a stream that is being deleted. Raises WriteConflictError when it is not in that workflow."""
+async def remove_leftover(context: WorkflowContext, key: StreamKey) -> bool:
+    """Unlist a stream that is deleted; return whether it was listed.
+
+    Raises:
+        WriteConflictError: the stream is created again.
+    """
+    root = await context.store.load(key)
+    if root is None or root.state is not StreamState.DELETED:
+        return False
+    return await remove(context, key, root)
+
+
+async def remove(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
+    """Unlist a stream that is being deleted; return whether it was listed.
+
+    Raises:
+        WriteConflictError: the stream is not in that workflow.
+    """
     scopes, name = context.scopes, STREAMS + key.stream
     for _ in range(limits.METADATA_CONFLICTS_MAX):
         try:
             owner, found, version = await scopes.entry(key.scope, name, ScopeStreamEntry)
         except NoSuchScopeError:
-            return
+            return False
         if found is None or found.incarnation > root.incarnation:
-            return
+            return False
         await require_current(context, key, root)
         if found.tags:
             found = _without_tags(found)
@@ -131,5 +147,5 @@ async def remove(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
         if found.leaving:
             await context.tags.drop(key.scope, owner, [(tag, key.stream) for tag in found.leaving])
         if await scopes.remove_entry(key.scope, owner.nonce, name, version):
-            return
+            return True
     raise WriteConflictError(f"scope {key.scope}: {limits.METADATA_CONFLICTS_MAX} changes of one entry in a row")

@@ -11,7 +11,9 @@ import structlog
 
 from tailrace.common.errors import UnavailableError
 from tailrace.common.names import transaction_segment_name
-from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
+from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table, tag_table
+from tailrace.controller.metadata.records import ScopeStreamEntry
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 
 CONTAINERS = 3
@@ -198,11 +200,76 @@ async def test_what_cannot_be_looked_at_stops_nothing_else(
     assert not world.segments.names("scope/stream/")
     assert world.segments.names("scope/other/")
     assert controller.sweep.failures == 3
+    assert controller.sweep.entries.failures == 0, "the entry of a stream whose record cannot be read stays"
     assert {each["stream"] for each in logs if each["event"] == "segment_sweep_failed"} == {"scope/other"}
     source.away = {0, 1, 2}
     done = controller.sweep.rounds
     await rounds(controller, source, 1)
     assert (controller.sweep.rounds, controller.sweep.failures) == (done, 6)
+
+
+async def leave_entry(world: Any, controller: Any, stream: str, incarnation: int, tags: tuple[str, ...] = ()) -> None:
+    """Put the entry that a controller leaves when it dies between writing it and looking at the stream again."""
+    scopes = controller.sweep._context.scopes
+    owner, _, version = await scopes.entry("scope", f"s/{stream}", ScopeStreamEntry)
+    await scopes.put_entry("scope", owner, f"s/{stream}", ScopeStreamEntry(tags, incarnation), version)
+    await controller.sweep._context.tags.put("scope", owner, [(tag, stream) for tag in tags])
+
+
+async def listed(controller: Any) -> list[str]:
+    return await controller.sweep._context.scopes.list_all("scope", "s/")
+
+
+async def test_the_entry_of_a_deleted_stream_is_removed_with_its_tags(
+    world: Any, make_api: Any, controller: Any, source: ModelListing
+) -> None:
+    api, other = make_api(controller), make_api(controller, stream="other")
+    await api.setup(1)
+    await other.call("createStream", other.config(1))
+    root = await controller.sweep._context.store.load(StreamKey("scope", "stream"))
+    await delete_stream(api)
+    assert await listed(controller) == ["_MARKother", "other"]
+    for name in ("stream", "_MARKstream"):
+        await leave_entry(world, controller, name, root.incarnation, ("red",))
+    owner = await controller.sweep._context.scopes.require("scope")
+    with structlog.testing.capture_logs() as logs:
+        await rounds(controller, source, 1)
+    assert await listed(controller) == ["_MARKother", "other"]
+    assert controller.sweep.entries.removed == 2
+    assert sorted(each["stream"] for each in logs if each["event"] == "entry_of_deleted_stream_removed") == [
+        "scope/_MARKstream",
+        "scope/stream",
+    ]
+    assert not [each for each in world.metadata.dump()[tag_table("scope", owner.nonce)] if b"stream" in each]
+
+
+async def test_the_entry_of_a_stream_that_is_created_again_stays(
+    world: Any, make_api: Any, controller: Any, source: ModelListing
+) -> None:
+    api = make_api(controller)
+    await api.setup(1)
+    root = await controller.sweep._context.store.load(StreamKey("scope", "stream"))
+    await delete_stream(api)
+    await leave_entry(world, controller, "stream", root.incarnation + 1)  # of a creation whose root is read too early
+    await rounds(controller, source, 1)
+    assert "stream" in await listed(controller)
+    assert (await api.call("createStream", api.config(1))).status == pb.CreateStreamStatus.SUCCESS
+    await rounds(controller, source, 1)
+    assert await listed(controller) == ["_MARKstream", "stream"]
+    assert controller.sweep.entries.removed == 0
+
+
+async def test_a_recursive_deletion_ends_beside_the_entry_of_a_deleted_stream(
+    world: Any, make_api: Any, controller: Any
+) -> None:
+    api = make_api(controller)
+    await api.setup(1)
+    root = await controller.sweep._context.store.load(StreamKey("scope", "stream"))
+    await delete_stream(api)
+    for name in ("stream", "_MARKstream"):
+        await leave_entry(world, controller, name, root.incarnation)
+    reply = await api.call("deleteScopeRecursive", pb.ScopeInfo(scope="scope"))
+    assert reply.status == pb.DeleteScopeStatus.SUCCESS
 
 
 async def test_it_runs_by_itself(world: Any, make_api: Any, source: ModelListing, wait_until: Any) -> None:
