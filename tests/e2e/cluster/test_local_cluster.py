@@ -348,6 +348,27 @@ def test_a_node_that_died_is_replaced(cluster: LocalCluster) -> None:
     assert answers(cluster)
 
 
+WITHOUT_FIRST_THREAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall(60, 0)  # exit, of this thread alone
+"""
+
+
+def test_a_process_lives_as_long_as_any_of_its_threads() -> None:
+    """The last thread of a node ends all other processes, after the first one may have ended."""
+    with subprocess.Popen([sys.executable, "-c", WITHOUT_FIRST_THREAD], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        until(lambda: psutil.Process(process.pid).status() == "zombie")
+        identity = system.ProcessIdentity.of(process.pid)
+        assert identity is not None
+        assert identity.alive
+        process.kill()
+        until(lambda: not identity.alive)
+
+
 def test_down_leaves_nothing(cluster: LocalCluster, instance: Instance, before: Footprint) -> None:
     node = cluster.node
     assert node is not None

@@ -73,7 +73,9 @@ class ProcessIdentity:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             return None
-        return None if fields[0] in "ZX" else cls(pid, int(fields[19]))
+        # A thread may go on after the first one of its process: of a node, the one that ends all other processes.
+        ended = fields[0] in "ZX" and int(fields[17]) <= 1
+        return None if ended else cls(pid, int(fields[19]))
 
     @property
     def alive(self) -> bool:
