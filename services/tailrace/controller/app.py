@@ -15,6 +15,7 @@ from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.calls.call import Core
 from tailrace.controller.calls.services import ControllerServices
 from tailrace.controller.instances.membership import Membership
+from tailrace.controller.instances.store_contact import StoreContact
 from tailrace.controller.jobs.retention import RetentionJob
 from tailrace.controller.jobs.scaling import ScalingJob
 from tailrace.controller.jobs.sweep import SweepJob
@@ -92,6 +93,8 @@ class Controller:
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
     ) -> None:
+        self.contact = StoreContact(metadata)
+        """Who listens for clients runs its `watch`, and stops listening while no segment store answers."""
         metadata = RetryableMetadata(metadata)
         config = config or ControllerConfig()
         store = StreamStore(metadata, entropy, config.records_cached_max_bytes)
@@ -152,7 +155,7 @@ class Controller:
     @property
     def ready(self) -> bool:
         """Whether all calls can be answered."""
-        return self._ready.is_set()
+        return self._ready.is_set() and self.contact.reached
 
     async def wait_ready(self, timeout_s: float) -> bool:
         """Wait until `ready`, at most for the timeout; return whether it is."""
@@ -184,9 +187,9 @@ class Controller:
 
     @property
     def trouble(self) -> str:
-        """What of the start has failed so far, and is repeated: the first reason; empty when nothing has failed."""
-        if not self._troubles:
-            return ""
+        """Why not all calls can be answered: what of the start has failed so far, and is repeated; else empty."""
+        if not self._troubles or not self.contact.reached:
+            return self.contact.trouble
         (part, reason), more = next(iter(self._troubles.items())), len(self._troubles) - 1
         return f"{part}: {reason}" + (f" (and {more} more)" if more else "")
 

@@ -67,6 +67,7 @@ class ControllerPod:
         self._leaving = False
         self._controller: Controller
         self._follower: EndpointFollower
+        self._server: ControllerServer
 
     async def start(self) -> None:
         """Listen, follow the map, and begin to look for the tables. Raises StartError."""
@@ -124,12 +125,28 @@ class ControllerPod:
         )
         self._stack.push_async_callback(server.close)
         await server.start()
+        self._server = server
         app = create_app(self._controller)
         add_health(app, self._readiness)
         listener = listen("rest", options.bind, options.rest_port)
         self._stack.callback(listener.close)
         await self._stack.enter_async_context(serve_app(app, listener, allowed.http))
         self._controller.start_when_possible()
+        watching = asyncio.get_running_loop().create_task(self._controller.contact.watch(self._serve))
+        self._stack.push_async_callback(_cancel, watching)
+
+    async def _serve(self, reached: bool) -> None:
+        """Listen for clients while segment stores answer: clients that are sent away find another controller."""
+        if not reached:
+            await self._server.close()
+            return
+        while True:
+            try:
+                await self._server.start()
+                return
+            except StartError as error:
+                _logger.error("controller_does_not_listen", reason=str(error))
+                await asyncio.sleep(limits.CONTROLLER_CONTACT_PERIOD_S)
 
     def _readiness(self) -> Readiness:
         ready = self._controller.ready and not self._leaving
@@ -140,7 +157,8 @@ class ControllerPod:
     def _why_not_ready(self) -> str:
         if self._leaving:
             return "the controller is shutting down"
-        return self._follower.trouble or self._controller.trouble or "the controller has not reached its tables yet"
+        troubles = self._follower.trouble, self._controller.trouble
+        return next(filter(None, troubles), "the controller has not reached its tables yet")
 
     async def wait_ended(self) -> str:
         """Never return: a controller retries all that fails."""

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,6 +179,27 @@ def freeze_pod(namespace: str, pod: str) -> None:
 def thaw_pod(namespace: str, pod: str) -> None:
     """SIGCONT to those of them that are still there. Raises ClusterError."""
     _signal_pod("SIGCONT", namespace, pod)
+
+
+@contextmanager
+def no_packets(kube: Kubectl, some: Sequence[str], others: Sequence[str]) -> Iterator[None]:
+    """Drop all packets between two sets of pods while the block runs, without an answer. Raises ClusterError."""
+    if not is_local():
+        raise ClusterError("only the local cluster's network can be cut; unset E2E_KUBECONFIG for this test")
+    addresses = {name: str(kube.get("pod", name)["status"]["podIP"]) for name in (*some, *others)}
+    rules = []
+    for one in some:
+        for other in others:
+            ends = addresses[one], addresses[other]
+            for source, target in (ends, ends[::-1]):
+                rules.append(["FORWARD", "--source", source, "--destination", target, "--jump", "DROP"])
+    try:
+        for rule in rules:
+            _local("shell", "iptables", "--wait", "10", "--insert", *rule)
+        yield
+    finally:
+        for rule in rules:
+            _local("shell", "iptables", "--wait", "10", "--delete", *rule)
 
 
 def _signal_pod(signal_name: str, namespace: str, pod: str) -> None:

@@ -12,6 +12,7 @@ from harness.kubesystem import StreamSystem, Worker
 
 ZOMBIE_S = 60.0
 STORE_OUTAGE_S = 30.0
+CUT_OFF_S = 60.0
 API_OUTAGE_S = 60.0
 API_BACK_DEADLINE_S = 90.0
 AFTER_OUTAGE_S = 20.0
@@ -20,6 +21,7 @@ CRASH_BOUNDS_S = {"tailrace": 10.0, "java": 25.0}
 DRAIN_BOUNDS_S = {"tailrace": 3.0, "java": 3.0}
 # Clients of a frozen pod wait as long as they take a silent connection for a living one.
 FREEZE_BOUNDS_S = {"tailrace": 75.0, "java": 90.0}
+CUT_OFF_BOUNDS_S = {"tailrace": 25.0, "java": 25.0}
 STATUS_BOUNDS_S = {"tailrace": 25.0, "java": 45.0}
 REBUILD_BOUNDS_S = {"tailrace": 45.0, "java": 75.0}
 
@@ -89,6 +91,21 @@ def _object_store(system: StreamSystem, _: Worker) -> float:
     return kubechart.start_minio(system.kube)
 
 
+def _store_without_tier2(system: StreamSystem, victim: Worker) -> None:
+    """Nothing between one pod and the object store: its workers live, and can write no log."""
+    with kubecluster.no_packets(system.kube, [victim.pod], [f"{kubechart.MINIO}-0"]):
+        time.sleep(CUT_OFF_S)  # the fault's length
+
+
+def _controller_without_stores(system: StreamSystem, _: Worker) -> None:
+    """Nothing between one controller and the segment stores: it says so, and its clients find the other one."""
+    victim = system.pods("controller")[0]
+    with kubecluster.no_packets(system.kube, [victim], system.pods("segmentstore")):
+        began_s = time.monotonic()
+        system.kube.until_condition("pod", victim, "Ready", "False", CUT_OFF_S)
+        time.sleep(max(0.0, CUT_OFF_S - (time.monotonic() - began_s)))  # the fault's length
+
+
 def _api_server(system: StreamSystem, _: Worker) -> None:
     for how in ("refuse", "hang"):
         kubecluster.stop_api_server(API_OUTAGE_S, how)
@@ -120,6 +137,8 @@ ALL = (
     Fault("operator killed", _operator, CRASH_BOUNDS_S),
     Fault("operator and store pod killed", _operator_and_store, CRASH_BOUNDS_S),
     Fault("object store away for 30 s", _object_store, CRASH_BOUNDS_S, from_return=True),
+    Fault("store pod cut off from the object store for 60 s", _store_without_tier2, CUT_OFF_BOUNDS_S),
+    Fault("controller cut off from segment stores for 60 s", _controller_without_stores, CRASH_BOUNDS_S, moves=False),
     Fault("API server away for 60 s, twice", _api_server, CRASH_BOUNDS_S, moves=False),
     Fault("status wiped, store pods killed", _status_and_pods, STATUS_BOUNDS_S),
     Fault("status and Leases wiped, pods killed", _everything_but_data, REBUILD_BOUNDS_S),

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -131,6 +131,38 @@ class KubernetesServer:
                 self.core.subscribers.remove(on_change)
 
         return StreamingResponse(stream())
+
+
+class AddressView:
+    """The same API to clients that are to reach other processes through relays: addresses in answers are replaced."""
+
+    def __init__(self, app: FastAPI, addresses: Mapping[str, str]) -> None:
+        self._app = app
+        self._addresses = {old.encode(): new.encode() for old, new in addresses.items()}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request."""
+
+        async def seen(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [each for each in message["headers"] if each[0] != b"content-length"]
+                message = {**message, "headers": headers}
+            elif message["type"] == "http.response.body":
+                body = bytes(message.get("body", b""))
+                for old, new in self._addresses.items():
+                    body = body.replace(old, new)
+                message = {**message, "body": body}
+            await send(message)
+
+        await self._app(scope, receive, seen)
+
+
+@asynccontextmanager
+async def address_view(server: KubernetesServer, addresses: Mapping[str, str]) -> AsyncIterator[str]:
+    """The address of a view of a server in which these addresses are replaced."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with serve_app(AddressView(server.app, addresses), listener):
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def _kind(request: Request) -> Kind:

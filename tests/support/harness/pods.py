@@ -210,8 +210,12 @@ class Pods:
         self.stores.append(pod)
         return pod
 
-    def controller(self, number: int) -> PodProcess:
-        """A controller, not started."""
+    def controller(self, number: int, api: str | None = None) -> PodProcess:
+        """A controller, not started; it reaches Kubernetes at ``api``, by default as all others do."""
+        kubeconfig = self.kubeconfig
+        if api is not None:
+            kubeconfig = self.folder / f"kubeconfig-{number}"
+            kubeconfig.write_text(json.dumps(_kubeconfig(api)))
         port, rest = free_ports(2)
         words = {
             "namespace": NAMESPACE,
@@ -221,12 +225,17 @@ class Pods:
             "advertise": "127.0.0.1",
             "controller-port": str(port),
             "rest-port": str(rest),
-            "kubeconfig": str(self.kubeconfig),
+            "kubeconfig": str(kubeconfig),
         }
         name = f"{CLUSTER}-controller-{number}"
         pod = PodProcess(name, self.folder, _command("controller", words), {}, f"http://127.0.0.1:{rest}")
         self.controllers.append(pod)
         return pod
+
+    def store_addresses(self) -> list[str]:
+        """Where the workers of all store pods listen, as host:port."""
+        firsts = [int(pod.words[pod.words.index("--store-port") + 1]) for pod in self.stores]
+        return [f"127.0.0.1:{first + number}" for first in firsts for number in range(WORKERS)]
 
     def serving_workers(self) -> set[str]:
         """The workers of the store pods that were started and not ended."""
