@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 FIELD_MANAGER: Final = "tailrace-operator"
 FINALIZER: Final = "tailrace.io/operator"
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,4 +47,15 @@ def timestamp(clock: Clock) -> str:
 
 def time_text(unix_ms: int) -> str:
     """Return a time in ms since 1970 in the form of Kubernetes, in whole seconds."""
-    return datetime.datetime.fromtimestamp(unix_ms // 1000, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.datetime.fromtimestamp(unix_ms // 1000, datetime.UTC).strftime(_TIME)
+
+
+def is_time(value: object) -> TypeGuard[str]:
+    """Return whether a value is a time as `time_text` writes it."""
+    if not isinstance(value, str):
+        return False
+    try:
+        datetime.datetime.strptime(value, _TIME)
+    except ValueError:
+        return False
+    return True

@@ -10,6 +10,7 @@ transition creates one Event.
 
 from __future__ import annotations
 
+import datetime
 import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +18,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tailrace.common import limits
-from tailrace_operator.kube.manifests import FINALIZER, Notice, generation_of, is_deleted
+from tailrace_operator.kube.manifests import FINALIZER, Notice, generation_of, is_deleted, is_time
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Kind, Manifest
 
 READY: Final = "Ready"
 
+MEASURED_TIME: Final = "measuredTime"
+_NEAR: Final = 10
+"""A number is near another one from which it differs by less than one part in so many."""
 _REASON: Final = re.compile(r"[A-Z][A-Za-z0-9]*")
 
 
@@ -72,7 +76,8 @@ class Outcome:
     """What a reconciler found, and what it asks to write to the object.
 
     ``conditions``: conditions to set; others in the status are kept. ``status``: fields of the status to set, None
-    removes a field; fields that are not named are kept. ``notices``: Events besides those of transitions.
+    removes a field; fields that are not named are kept. ``measured``: the same for numbers that keep changing, which are
+    not written each time (`changes_of`). ``notices``: Events besides those of transitions.
     ``retry_after_s``: reconcile again after this time; None: with the next period. ``finalizer``: True adds
     `FINALIZER`, False removes it, None leaves it unchanged. ``carried_out``: False while the specification waits for
     something; then ``status.observedGeneration`` stays that of the last one that was carried out or refused.
@@ -87,6 +92,7 @@ class Outcome:
     retry_after_s: float | None = None
     finalizer: bool | None = None
     carried_out: bool = True
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Reconciler(Protocol):
@@ -138,22 +144,49 @@ class Changes:
 def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now: str) -> Changes:
     """Return what to write to an object so that it shows the outcome.
 
+    What was measured is written with ``status.measuredTime``: when something else is written, when a number differs from
+    the written one by a tenth or more, and when the written ones are `limits.OPERATOR_MEASURED_AGE_S` old.
+
     `generation`: of the specification that was reconciled. `now`: the time in RFC 3339, in seconds.
     """
     found = manifest.get("status")
     status = found if isinstance(found, dict) else {}
-    wanted = {
-        name: _merge_patch(status.get(name), value)
-        for name, value in outcome.status.items()
-        if status.get(name) != value
-    }
+    wanted = _differing(status, outcome.status)
     conditions = merged(status.get("conditions"), outcome.conditions, generation, now)
     if outcome.conditions and conditions != status.get("conditions"):
         wanted["conditions"] = conditions
     if outcome.carried_out and generation is not None and status.get("observedGeneration") != generation:
         wanted["observedGeneration"] = generation
+    measured = _differing(status, outcome.measured)
+    near = all(_is_near(status.get(name), value) for name, value in outcome.measured.items())
+    if measured and (wanted or not near or _is_old(status.get(MEASURED_TIME), now)):
+        wanted |= {**measured, MEASURED_TIME: now}
     notices = (*transitions(status.get("conditions"), outcome.conditions), *outcome.notices)
     return Changes(wanted or None, _finalizers(manifest, outcome.finalizer), notices)
+
+
+def _differing(status: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch of the fields that a status does not have with these values."""
+    return {name: _merge_patch(status.get(name), value) for name, value in values.items() if status.get(name) != value}
+
+
+def _is_old(written: object, now: str) -> bool:
+    """Return whether numbers were written too long ago, or when is not known."""
+    if not is_time(written):
+        return True
+    age = datetime.datetime.fromisoformat(now) - datetime.datetime.fromisoformat(written)
+    return not 0 <= age.total_seconds() < limits.OPERATOR_MEASURED_AGE_S
+
+
+def _is_near(found: object, wanted: object) -> bool:
+    """Return whether two values differ by less than a tenth in all numbers, and otherwise only in times."""
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        return found.keys() == wanted.keys() and all(_is_near(found[name], wanted[name]) for name in wanted)
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(_is_near, found, wanted))
+    if isinstance(found, int) and isinstance(wanted, int):
+        return found == wanted or abs(wanted - found) * _NEAR < found
+    return found == wanted or (is_time(found) and is_time(wanted))
 
 
 def _merge_patch(found: object, wanted: object) -> object:

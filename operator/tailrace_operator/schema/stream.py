@@ -235,6 +235,7 @@ def status() -> Schema:
             "headBytes": integer("Bytes truncated from the head of the stream."),
             "tailBytes": integer("Bytes written to the stream since its creation."),
             "bytes": integer("Bytes stored: tailBytes minus headBytes."),
+            "measuredTime": timestamp("When headBytes, tailBytes, bytes, retention and subscribers were measured."),
             "lastScale": _last_scale(),
             "retention": _retained(),
             "subscribers": _subscribers(),

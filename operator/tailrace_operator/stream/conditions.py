@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.common.quantities import size_text
 from tailrace_operator.kube.manifests import Notice, time_text
-from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Status
+from tailrace_operator.reconcile.outcome import MEASURED_TIME, READY, Condition, Outcome, Status
 from tailrace_operator.schema import grammar
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def refused(reason: str, message: str, *, retry_after_s: float | None = None, ui
         Condition(ACCEPTED, Status.FALSE, reason, message),
         Condition(READY, Status.FALSE, reason, message),
     )
-    status: dict[str, Any] = {"uid": uid, **dict.fromkeys((*_NUMBERS, LAST_SCALE, *_RETAINED))}
+    status: dict[str, Any] = {"uid": uid, **dict.fromkeys(_ALL)}
     return Outcome(conditions, status, retry_after_s=retry_after_s)
 
 
@@ -113,25 +113,20 @@ def not_ready(reason: str, message: str) -> Condition:
 
 
 _RETAINED: Final = (RETENTION, "subscribers")
-_NUMBERS: Final = ("epoch", "segments", "headBytes", "tailBytes", "bytes")
+_BYTES: Final = ("headBytes", "tailBytes", "bytes")
+_ALL: Final = ("epoch", "segments", *_BYTES, LAST_SCALE, *_RETAINED, MEASURED_TIME)
 
 
-def numbers(spec: StreamSpec, found: StreamDescription, me: Owner, now_ms: int) -> dict[str, Any]:
-    """Return the fields of the status."""
-    values = (
-        found.epoch,
-        found.segments,
-        found.head_bytes,
-        found.tail_bytes,
-        found.tail_bytes - found.head_bytes,
-    )
+def numbers(found: StreamDescription, me: Owner) -> dict[str, Any]:
+    """Return the fields of the status that change with the stream's segments."""
     scaled = None if found.scaled is None else _scaled(found.scaled)
-    return {
-        "uid": me.uid,
-        **dict(zip(_NUMBERS, values, strict=True)),
-        LAST_SCALE: scaled,
-        **_retained(spec.retention, found, now_ms),
-    }
+    return {"uid": me.uid, "epoch": found.epoch, "segments": found.segments, LAST_SCALE: scaled}
+
+
+def measured(spec: StreamSpec, found: StreamDescription, now_ms: int) -> dict[str, Any]:
+    """Return the fields of the status that change with each event."""
+    values = (found.head_bytes, found.tail_bytes, found.tail_bytes - found.head_bytes)
+    return {**dict(zip(_BYTES, values, strict=True)), **_retained(spec.retention, found, now_ms)}
 
 
 def scaled_since(status: Mapping[str, Any], outcome: Outcome) -> Notice | None:

@@ -95,15 +95,15 @@ class StreamReconciler:
 
     async def _with_holder(self, outcome: Outcome, spec: StreamSpec, me: Owner) -> Outcome:
         """Name the resource of the reader group that holds data back."""
-        retained: dict[str, Any] = outcome.status.get(conditions.RETENTION) or {}
+        retained: dict[str, Any] = outcome.measured.get(conditions.RETENTION) or {}
         held = retained.get("heldBy")
         if held is None:
             return outcome
         for manifest in await self._objects.list(READER_GROUPS, me.namespace):
             if group_of(manifest) == (spec.cluster, held["subscriber"]):
                 held = {**held, "resource": manifest["metadata"]["name"]}
-                status = {**outcome.status, conditions.RETENTION: {**retained, "heldBy": held}}
-                return dataclasses.replace(outcome, status=status)
+                measured = {**outcome.measured, conditions.RETENTION: {**retained, "heldBy": held}}
+                return dataclasses.replace(outcome, measured=measured)
         return outcome
 
     async def _describe(self, me: Owner, spec: StreamSpec) -> StreamDescription | None:
@@ -127,7 +127,7 @@ class StreamReconciler:
             "ChangedByOthers", f"Other clients keep changing stream {stream}; the operator retries."
         )
         return Outcome(
-            (conditions.accepted(), condition), {}, tuple(notices), retry_after_s=limits.OPERATOR_STREAM_BUSY_S
+            (conditions.accepted(), condition), notices=tuple(notices), retry_after_s=limits.OPERATOR_STREAM_BUSY_S
         )
 
     async def _owner_is_deleted(self, me: Owner, found: StreamDescription | None) -> bool:
@@ -224,4 +224,10 @@ def _outcome(
         case _:
             condition = conditions.ready(found)
     found_conditions = (conditions.accepted(), condition, conditions.retention(spec, found, now_ms))
-    return Outcome(found_conditions, conditions.numbers(spec, found, me, now_ms), tuple(notices), retry_after_s)
+    return Outcome(
+        found_conditions,
+        conditions.numbers(found, me),
+        tuple(notices),
+        retry_after_s,
+        measured=conditions.measured(spec, found, now_ms),
+    )

@@ -528,6 +528,7 @@ OPERATOR_CONTROLLER_PROBE_S: Final = 3.0  # for the answer to a probe
 OPERATOR_CONTROLLER_PAUSE_MIN_S: Final = 1.0  # before the next call of one that did not answer; doubled each time
 OPERATOR_CONTROLLER_PAUSE_MAX_S: Final = 20.0
 OPERATOR_CONTROLLER_DEADLINE_S: Final = 30.0  # of all controller calls of one reconciliation
+OPERATOR_MEASURED_AGE_S: Final = 300.0  # after which numbers of a status that changed by less than a tenth are written
 OPERATOR_STREAM_STEPS_MAX: Final = 6  # changes of a stream in one reconciliation
 OPERATOR_STREAM_BUSY_S: Final = 5.0  # before the next reconciliation of a stream that is being changed
 OPERATOR_WAIT_S: Final = 20.0  # before the next reconciliation of an object that waits for another resource

@@ -171,3 +171,71 @@ def test_reasons_are_for_programs() -> None:
         Condition("Ready", Status.TRUE, "not camel", "Text.")
     with pytest.raises(ValueError, match="message"):
         Condition("Ready", Status.TRUE, "Fine", "")
+
+
+AT = "2026-03-01T12:00:00Z"
+MINUTES = {"1": "2026-03-01T12:01:00Z", "5": "2026-03-01T12:05:00Z"}
+MEASURED = {
+    "bytes": 1000,
+    "retention": {"retainedBytes": 1000, "lastRun": "2026-03-01T11:00:00Z", "heldBy": {"subscriber": "s/g"}},
+    "subscribers": [{"name": "s/g", "unreadBytes": 500}],
+}
+
+
+def with_measured(**changed: object) -> dict[str, object]:
+    return {**MEASURED, **changed}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        with_measured(bytes=1099),
+        with_measured(bytes=901),
+        with_measured(subscribers=[{"name": "s/g", "unreadBytes": 549}]),
+        with_measured(retention={**MEASURED["retention"], "lastRun": "2026-03-01T12:00:59Z"}),  # type: ignore[dict-item]
+    ],
+    ids=["more", "less", "nested", "time"],
+)
+def test_a_small_change_of_what_is_measured_is_written_after_five_minutes(found: dict[str, object]) -> None:
+    before = {**MEASURED, "measuredTime": AT, "observedGeneration": 1}
+    outcome = Outcome(measured=found)
+    assert changes_of(manifest(before), outcome, 1, MINUTES["1"]).status is None
+    written = changes_of(manifest(before), outcome, 1, MINUTES["5"]).status
+    assert written is not None
+    assert written.pop("measuredTime") == MINUTES["5"]
+    assert written.keys() == {name for name in found if found[name] != MEASURED[name]}
+    with_more = changes_of(manifest(before), Outcome(status={"epoch": 2}, measured=found), 1, MINUTES["1"]).status
+    assert with_more == {"epoch": 2, "measuredTime": MINUTES["1"], **written}, "it costs nothing beside another change"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        with_measured(bytes=1100),
+        with_measured(bytes=900),
+        with_measured(bytes=0),
+        with_measured(retention={"retainedBytes": 1000, "lastRun": "2026-03-01T11:00:00Z"}),
+        with_measured(retention={**MEASURED["retention"], "heldBy": {"subscriber": "s/h"}}),  # type: ignore[dict-item]
+        with_measured(subscribers=[*MEASURED["subscribers"], {"name": "s/h"}]),  # type: ignore[misc]
+        with_measured(subscribers=[{"name": "s/g"}]),
+        with_measured(subscribers=None),
+    ],
+    ids=["more", "less", "zero", "holder-gone", "another-holder", "subscriber", "no-cut", "no-subscribers"],
+)
+def test_a_large_change_of_what_is_measured_is_written_at_once(found: dict[str, object]) -> None:
+    before = {**MEASURED, "measuredTime": AT, "observedGeneration": 1}
+    written = changes_of(manifest(before), Outcome(measured=found), 1, MINUTES["1"]).status
+    assert written is not None
+    assert written["measuredTime"] == MINUTES["1"]
+    assert len(written) == 2
+
+
+@pytest.mark.parametrize("time", [None, "yesterday", "2026-03-01T12:02:00Z"], ids=["never", "no-time", "ahead"])
+def test_what_was_measured_at_an_unknown_time_is_written(time: str | None) -> None:
+    before = {**MEASURED, "observedGeneration": 1, **({} if time is None else {"measuredTime": time})}
+    outcome = Outcome(measured=with_measured(bytes=1001))
+    assert changes_of(manifest(before), outcome, 1, MINUTES["1"]).status == {
+        "bytes": 1001,
+        "measuredTime": MINUTES["1"],
+    }
+    assert changes_of(manifest(before), Outcome(measured=MEASURED), 1, MINUTES["1"]).status is None, "nothing changed"

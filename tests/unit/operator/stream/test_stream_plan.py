@@ -217,7 +217,7 @@ def test_a_subscriber_that_holds_back_more_than_the_minimum_is_named(
         applied_ms=1_700_000_200_000,
         oldest_ms=1_700_000_050_000,
     )
-    condition, status = conditions.retention(spec, found, NOW_MS), conditions.numbers(spec, found, ME, NOW_MS)
+    condition, status = conditions.retention(spec, found, NOW_MS), conditions.measured(spec, found, NOW_MS)
     retained = status["retention"]
     held = retained.pop("heldBy", None)
     assert retained == {
@@ -237,14 +237,14 @@ def test_a_subscriber_that_holds_back_more_than_the_minimum_is_named(
 
 
 def test_without_a_policy_nothing_is_said_of_retention() -> None:
-    status = conditions.numbers(SPEC, FOUND, ME, NOW_MS)
+    status = conditions.measured(SPEC, FOUND, NOW_MS)
     assert (status["retention"], status["subscribers"]) == (None, None)
     assert conditions.controller_away(SPEC, "it does not answer") == ()
 
 
 def test_what_has_not_happened_yet_is_left_out() -> None:
     spec = dataclasses.replace(SPEC, retention=RetentionSpec("Size", 100))
-    assert conditions.numbers(spec, FOUND, ME, NOW_MS)["retention"] == {"retainedBytes": 0}
+    assert conditions.measured(spec, FOUND, NOW_MS)["retention"] == {"retainedBytes": 0}
 
 
 def test_a_controller_that_is_away_may_enforce_nothing() -> None:
@@ -259,10 +259,10 @@ def test_a_controller_that_is_away_may_enforce_nothing() -> None:
 
 
 def test_a_scale_that_no_one_asked_the_operator_for_is_an_event() -> None:
-    before = conditions.numbers(SPEC, FOUND, ME, NOW_MS)
+    before = conditions.numbers(FOUND, ME)
     assert before["lastScale"] is None
     scaled = FOUND._replace(epoch=1, segments=5, scaled=Scaled(1_700_000_000_123, 2, 1))
-    after = conditions.numbers(SPEC, scaled, ME, NOW_MS)
+    after = conditions.numbers(scaled, ME)
     assert after["lastScale"] == {"time": "2023-11-14T22:13:20Z", "splits": 2, "merges": 1}
     outcome = Outcome(status=after)
     notice = conditions.scaled_since(before, outcome)
@@ -289,5 +289,6 @@ def test_numbers_of_a_refused_stream_are_taken_back() -> None:
         "lastScale",
         "retention",
         "subscribers",
+        "measuredTime",
     ]
     assert [one.type for one in outcome.conditions] == ["Accepted", READY]
