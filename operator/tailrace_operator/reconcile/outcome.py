@@ -76,8 +76,8 @@ class Outcome:
     """What a reconciler found, and what it asks to write to the object.
 
     ``conditions``: conditions to set; others in the status are kept. ``status``: fields of the status to set, None
-    removes a field; fields that are not named are kept. ``measured``: the same for numbers that keep changing, which are
-    not written each time (`changes_of`). ``notices``: Events besides those of transitions.
+    removes a field; fields that are not named are kept. ``measured``: the same for numbers that keep changing, which
+    are not written each time (`changes_of`). ``notices``: Events besides those of transitions.
     ``retry_after_s``: reconcile again after this time; None: with the next period. ``finalizer``: True adds
     `FINALIZER`, False removes it, None leaves it unchanged. ``carried_out``: False while the specification waits for
     something; then ``status.observedGeneration`` stays that of the last one that was carried out or refused.
@@ -144,8 +144,8 @@ class Changes:
 def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now: str) -> Changes:
     """Return what to write to an object so that it shows the outcome.
 
-    What was measured is written with ``status.measuredTime``: when something else is written, when a number differs from
-    the written one by a tenth or more, and when the written ones are `limits.OPERATOR_MEASURED_AGE_S` old.
+    What was measured is written with ``status.measuredTime``: when something else is written, when a number differs
+    from the written one by a tenth or more, and when the written ones are `limits.OPERATOR_MEASURED_AGE_S` old.
 
     `generation`: of the specification that was reconciled. `now`: the time in RFC 3339, in seconds.
     """
