@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from harness.history import Event, History, encode
+from harness.localobjects import LocalObjects
 from harness.server import Server
 from harness.workload import create_stream
 from tailrace.client import NO_VERSION, Client, StreamName, TableEntry, group_config
@@ -23,15 +24,21 @@ from tailrace.client.control.transport import GrpcTransport
 from tailrace.client.hashing import key_position
 from tailrace.client.reader.batch import SegmentSlice
 from tailrace.client.tables import TableKeyParts
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.cluster.segment_mapping import container_of
 from tailrace.common import names
-from tailrace.common.errors import TailraceError
+from tailrace.common.errors import TailraceError, UnavailableError
+from tailrace.common.real_ports import SystemClock
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.log.disk import RealDisk
 from tailrace.log.frames import SECTOR_BYTES, FrameIdentity, FrameKind, decode_header, encode_frame
 from tailrace.log.recovery import FileScan
 from tailrace.log.scan import scan_directory
 from tailrace.rpc import controller_pb2 as pb
+from tailrace_operator.connections.controllers import Controllers
+from tailrace_operator.kube.objects import STREAMS
+from tailrace_operator.reconcile.outcome import READY, Condition, Status
+from tailrace_operator.stream.reconcile import StreamReconciler
 
 STREAM = StreamName("damage", "events")
 SEGMENTS = 8
@@ -277,6 +284,13 @@ async def test_calls_and_writes_that_need_a_damaged_container_end_with_the_reaso
     assert refused
     reasons = ("its workflow continues", "is not served by this segment store")  # which one: the scope's table decides
     assert all("is not available" in each and any(reason in each for reason in reasons) for each in refused), refused
+    reported = "Worker w: container 2 cannot be opened: damaged."
+    unexplained, condition = await asyncio.gather(stream_condition(server, ""), stream_condition(server, reported))
+    assert unexplained is None, "what no worker explains is retried"
+    assert condition is not None
+    assert (condition.status, condition.reason) == (Status.FALSE, "ContainersNotOpen")
+    assert condition.message.startswith("The stream does not answer: ")
+    assert condition.message.endswith(f". {reported}")
     key = next(key for key in written.history.keys if key_container(key) == damaged)
     line = await waiting_write(server, key)
     assert f"tailrace: write waits: segment={STREAM.scope}/{STREAM.stream}/" in line
@@ -311,6 +325,28 @@ async def attempt(transport: GrpcTransport, group: str) -> str:
     except TailraceError as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+async def stream_condition(server: Server, not_open: str) -> Condition | None:
+    """Condition Ready that the operator finds for the stream; None when it fails, and will try again.
+
+    ``not_open``: what the StreamCluster says of containers that workers cannot open.
+    """
+    objects = LocalObjects()
+    cluster = objects.make(STREAM_CLUSTERS, "main", {})
+    if not_open:
+        status = {"type": "ContainersOpen", "status": "False", "reason": "ContainersNotOpen", "message": not_open}
+        await objects.merge_status(STREAM_CLUSTERS, cluster, {"conditions": [status]})
+    spec = {"cluster": "main", "scope": STREAM.scope, "streamName": STREAM.stream, "scaling": {"minSegments": SEGMENTS}}
+    manifest = objects.make(STREAMS, "s", spec)
+    controllers = Controllers(objects, uri=lambda _: server.controller)
+    try:
+        outcome = await StreamReconciler(objects, controllers, SystemClock()).reconcile(manifest)
+    except UnavailableError:
+        return None
+    finally:
+        await controllers.close()
+    return next(found for found in outcome.conditions if found.type == READY)
 
 
 async def waiting_write(server: Server, key: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.cluster.cluster_map import read_map
 from tailrace.common.errors import BadRequestError
+from tailrace_operator.kube.manifests import CONTAINERS_OPEN
 from tailrace_operator.reconcile.outcome import READY, Condition, Status
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ ACCEPTED = "Accepted"
 STORE_READY = "SegmentStoreReady"
 CONTROLLER_READY = "ControllerReady"
 CONTAINERS_PLACED = "ContainersPlaced"
-CONTAINERS_OPEN = "ContainersOpen"
 
 
 def ready_pods(workload: Manifest | None) -> int:

@@ -21,7 +21,7 @@ from tailrace.client.retry import Backoff
 from tailrace.common import limits, names
 from tailrace.common.errors import DeadlineError, NotFoundError, OverloadedError, TailraceError, UnavailableError
 from tailrace.common.real_ports import SystemEntropy
-from tailrace_operator.kube.manifests import is_deleted
+from tailrace_operator.kube.manifests import CONTAINERS_OPEN, false_message, is_deleted
 from tailrace_operator.kube.objects import STREAM_CLUSTERS
 
 if TYPE_CHECKING:
@@ -44,6 +44,15 @@ class ClusterState(enum.Enum):
     EXISTS = "exists"
     DELETING = "deleting"
     MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a StreamCluster said when it was read last, on the loop's clock."""
+
+    looked_s: float
+    state: ClusterState
+    not_open: str = ""
 
 
 @dataclass(slots=True)
@@ -74,7 +83,7 @@ class Controllers:
         self._entropy: Entropy = entropy or SystemEntropy()
         self._links: OrderedDict[ClusterName, _Link] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
-        self._known: OrderedDict[ClusterName, tuple[float, ClusterState]] = OrderedDict()
+        self._known: OrderedDict[ClusterName, _Known] = OrderedDict()
 
     # -- state of clusters --------------------------------------------------------------------------------------
 
@@ -86,18 +95,30 @@ class Controllers:
         Raises:
             UnavailableError: the API server does not answer.
         """
+        return (await self._look(cluster, fresh=fresh)).state
+
+    async def containers_not_open(self, cluster: ClusterName) -> str:
+        """Return the sentence of the StreamCluster on containers that no worker can open; empty when there are none.
+
+        Raises:
+            UnavailableError: the API server does not answer.
+        """
+        return (await self._look(cluster)).not_open
+
+    async def _look(self, cluster: ClusterName, *, fresh: bool = False) -> _Known:
         now_s = asyncio.get_running_loop().time()
         known = self._known.get(cluster)
-        if known is not None and not fresh and now_s - known[0] < limits.OPERATOR_CLUSTER_KNOWN_S:
-            return known[1]
+        if known is not None and not fresh and now_s - known.looked_s < limits.OPERATOR_CLUSTER_KNOWN_S:
+            return known
         try:
             manifest = await self._objects.get(STREAM_CLUSTERS, cluster.namespace, cluster.name)
         except NotFoundError:
-            found = ClusterState.MISSING
+            found = _Known(now_s, ClusterState.MISSING)
             await self.forget(cluster)
         else:
-            found = ClusterState.DELETING if is_deleted(manifest) else ClusterState.EXISTS
-        self._known[cluster] = (now_s, found)
+            state = ClusterState.DELETING if is_deleted(manifest) else ClusterState.EXISTS
+            found = _Known(now_s, state, false_message(manifest, CONTAINERS_OPEN))
+        self._known[cluster] = found
         self._known.move_to_end(cluster)
         if len(self._known) > limits.OPERATOR_CLUSTERS_KNOWN_MAX:
             self._known.popitem(last=False)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 FIELD_MANAGER: Final = "tailrace-operator"
 FINALIZER: Final = "tailrace.io/operator"
+CONTAINERS_OPEN: Final = "ContainersOpen"
+"""Condition of a StreamCluster: whether workers can open the containers that they have been given."""
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -38,6 +40,13 @@ def generation_of(manifest: Manifest) -> int | None:
     """Return the generation of the object's specification."""
     found = (manifest.get("metadata") or {}).get("generation")
     return found if type(found) is int else None
+
+
+def false_message(manifest: Manifest, condition_type: str) -> str:
+    """Return the message of a condition that is False; empty when it is not, or is missing."""
+    conditions = (manifest.get("status") or {}).get("conditions") or []
+    found = (one for one in conditions if one.get("type") == condition_type and one.get("status") == "False")
+    return next((str(one.get("message") or "") for one in found), "")
 
 
 def timestamp(clock: Clock) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from tailrace.common import limits
 from tailrace.common.quantities import size_text
 from tailrace_operator.kube.manifests import Notice, time_text
 from tailrace_operator.reconcile.outcome import MEASURED_TIME, READY, Condition, Outcome, Status
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tailrace_operator.stream.owner import Owner
 
 ACCEPTED: Final = "Accepted"
+CONTAINERS_NOT_OPEN: Final = "ContainersNotOpen"
 AUTO_SCALING: Final = "AutoScaling"
 RETENTION_ENFORCED: Final = "RetentionEnforced"
 LAST_SCALE: Final = "lastScale"
@@ -73,6 +75,16 @@ def controller_away(spec: StreamSpec, message: str) -> tuple[Condition, ...]:
         return ()
     text = f"Whether spec.retention is enforced is not known: {message}."
     return (Condition(RETENTION_ENFORCED, Status.FALSE, "ControllerAway", text),)
+
+
+def containers_not_open(spec: StreamSpec, error: str, reported: str) -> Outcome:
+    """Return the outcome for a stream that does not answer while workers report containers that they cannot open."""
+    text = f"The stream does not answer: {error}. {reported}"
+    found = [not_ready(CONTAINERS_NOT_OPEN, text)]
+    if spec.retention is not None:
+        unknown = f"Whether spec.retention is enforced is not known: {error}. {reported}"
+        found.append(Condition(RETENTION_ENFORCED, Status.FALSE, CONTAINERS_NOT_OPEN, unknown))
+    return Outcome(tuple(found), retry_after_s=limits.OPERATOR_WAIT_S, carried_out=False)
 
 
 def held_by(policy: RetentionSpec, found: StreamDescription, now_ms: int) -> Holder | None:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.client.model import StreamName
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, InvalidSpecError, NoSuchStreamError, NotFoundError, NotTheOwnerError
+from tailrace.common.errors import (
+    BadRequestError,
+    InvalidSpecError,
+    NoSuchStreamError,
+    NotFoundError,
+    NotTheOwnerError,
+    UnavailableError,
+)
 from tailrace_operator.connections.controllers import ClusterName, ClusterState
 from tailrace_operator.kube.manifests import Notice, has_finalizer, is_deleted
 from tailrace_operator.kube.objects import READER_GROUPS, STREAMS
@@ -86,12 +93,18 @@ class StreamReconciler:
                 return conditions.refused(
                     "ClusterLeaving", f"spec.cluster: StreamCluster {spec.cluster} is being deleted."
                 )
-        async with self._controllers.use(cluster) as client:
-            try:
-                outcome = await self._apply_steps(client, spec, me)
-                return await self._with_holder(outcome, spec, me)
-            except BadRequestError as error:
-                return conditions.refused("Refused", f"The controller refuses the specification: {error}.")
+        try:
+            async with self._controllers.use(cluster) as client:
+                try:
+                    outcome = await self._apply_steps(client, spec, me)
+                    return await self._with_holder(outcome, spec, me)
+                except BadRequestError as error:
+                    return conditions.refused("Refused", f"The controller refuses the specification: {error}.")
+        except UnavailableError as error:
+            reported = await self._controllers.containers_not_open(cluster)
+            if not reported:
+                raise
+            return conditions.containers_not_open(spec, str(error), reported)
 
     async def _with_holder(self, outcome: Outcome, spec: StreamSpec, me: Owner) -> Outcome:
         """Name the resource of the reader group that holds data back."""
