@@ -151,12 +151,9 @@ class Reclamation:
                 use.live_bytes += section_length(name, placed.live_length)
 
         await self._look_at_all(count)
-        lengths = self._tier2.shared_bytes
-        for key in list(lengths):
-            if key in objects:
-                objects[key].stored_bytes = lengths[key]
-            elif key not in self._state.object_uses:
-                del lengths[key]
+        for key, length in self._tier2.shared_bytes.items():
+            if key in objects:  # else it is written and not committed yet, or waits to be deleted
+                objects[key].stored_bytes = length
         return objects
 
     async def _references(self, keys: Sequence[str]) -> list[Placed]:

@@ -180,6 +180,8 @@ class ChunkObjects:
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects."""
         await self._store.delete(keys)
+        for key in keys:
+            self.shared_bytes.pop(key, None)
 
     def list_objects(self, kind: str) -> AsyncIterator[ObjectInfo]:
         """Iterate over the container's objects of one kind, as the store lists them: the list may be stale."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.segmentstore.metadata.segment import Segment
+from tailrace.segmentstore.tier2.chunk_objects import Section
 from tailrace.storage.port import ObjectInfo
 
 from ..conftest import Objects, World, eventually, take_snapshot
@@ -253,6 +254,33 @@ async def test_the_newest_snapshot_keeps_what_it_needs(world: World, monkeypatch
     await take_snapshot(container)
     await eventually(lambda: not container.state.pending_deletes)
     assert shared not in {info.key async for info in world.objects.list("c7/")}
+
+
+async def test_a_survey_between_the_writing_of_an_object_and_its_commit_forgets_no_length(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = await world.open()
+    reclamation, tier2 = container.background.reclamation, container.storage.tier2
+    assert not await reclamation.reclaim()
+    write, surveys = tier2.write, []
+
+    async def write_and_look(sections: Sequence[Section]) -> list[tuple[int, ChunkRef]]:
+        written = await write(sections)
+        surveys.append(await reclamation.reclaim())
+        return written
+
+    monkeypatch.setattr(tier2, "write", write_and_look)
+    contents = await filled(container, 10, 40 * KIB)
+    assert surveys == [False]
+    monkeypatch.setattr(tier2, "write", write)
+    (shared,) = container.state.object_uses
+    for name in list(contents)[1:]:
+        await container.truncate(name, len(contents[name]))
+    assert await reclamation.reclaim()
+    assert shared not in container.state.object_uses
+    assert len(tier2.shared_bytes) <= 1 + len(container.state.pending_deletes)
+    await tier2.delete([shared])
+    assert shared not in tier2.shared_bytes
 
 
 @pytest.mark.usefixtures("quick")
