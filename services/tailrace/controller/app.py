@@ -15,7 +15,7 @@ from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.calls.call import Core
 from tailrace.controller.calls.services import ControllerServices
 from tailrace.controller.instances.membership import Membership
-from tailrace.controller.instances.store_contact import StoreContact
+from tailrace.controller.instances.table_contact import TableContact
 from tailrace.controller.jobs.retention import RetentionJob
 from tailrace.controller.jobs.scaling import ScalingJob
 from tailrace.controller.jobs.sweep import SweepJob
@@ -93,7 +93,7 @@ class Controller:
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
     ) -> None:
-        self.contact = StoreContact(metadata)
+        self.contact = TableContact(metadata)
         """Who listens for clients runs its `watch`, and stops listening while no segment store answers."""
         metadata = RetryableMetadata(metadata)
         config = config or ControllerConfig()

@@ -91,9 +91,9 @@ class Container:
         """See `Lifecycle.start`."""
         await self._lifecycle.start(nonce)
 
-    async def close(self, *, flush: bool = False) -> None:
+    async def close(self, *, flush: bool = False, at_once: bool = False) -> None:
         """See `Lifecycle.close`."""
-        await self._lifecycle.close(flush)
+        await self._lifecycle.close(flush, at_once)
 
     def leave(self) -> None:
         """See `Lifecycle.leave`."""

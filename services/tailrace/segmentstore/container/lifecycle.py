@@ -92,22 +92,23 @@ class Lifecycle:
         await committed
         self._core.ports.log_opened(self._core.epoch)
 
-    async def close(self, flush: bool) -> None:
+    async def close(self, flush: bool, at_once: bool) -> None:
         """Stop serving; with `flush`, first move everything to Tier 2 and checkpoint, so that recovery is short.
 
         Requests are refused at once. A flush that fails or takes longer than ``limits.CONTAINER_LEAVE_DEADLINE_S`` is
-        logged and given up: the log holds everything that it did not move.
+        logged and given up: the log holds everything that it did not move. With `at_once` there is neither a flush nor
+        a last snapshot, and requests that wait for the log are refused now: the object store does not answer.
         """
         core = self._core
         self.leave()
-        if flush and core.phase == "running":
+        if flush and not at_once and core.phase == "running":
             try:
                 async with asyncio.timeout(limits.CONTAINER_LEAVE_DEADLINE_S):
                     await self._background.flush_to_storage()
             except (TailraceError, OSError, TimeoutError) as error:
                 reason = str(error) or f"the flush did not end within {limits.CONTAINER_LEAVE_DEADLINE_S:g} s"
                 _logger.warning("container_not_flushed", container=core.container_id, reason=reason)
-        if core.phase == "running" and not self._background.writer.last_error:
+        if core.phase == "running" and not at_once and not self._background.writer.last_error:
             await self._background.snapshotter.take_last(core.barrier)
         core.stop(ContainerStoppedError(f"container {core.container_id} was closed"))
         await core.wait_tasks()

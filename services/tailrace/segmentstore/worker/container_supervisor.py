@@ -304,6 +304,7 @@ class ContainerSupervisor:
     async def release(self, *, flush: bool) -> None:
         """Refuse the container's requests at once, flush it within a bound, and close its log.
 
+        Without a flush while the object store does not answer: writers would wait for its deadline.
         The release runs in a task of its own: it ends even if the caller is cancelled, and later calls wait for it.
         """
         if self._released is None:
@@ -319,8 +320,14 @@ class ContainerSupervisor:
             self._tried.set()
         self.container = self.tables = None
         if self._opened is not None:
-            await self._opened.close(flush=flush)
+            await self._opened.close(flush=flush, at_once=self._store_is_silent())
             self._opened = None
+
+    def _store_is_silent(self) -> bool:
+        """Return whether the object store leaves requests of this worker without an answer."""
+        contact = self._shared.ports.contact
+        now_s = asyncio.get_running_loop().time()
+        return contact is not None and contact.silent_s(now_s) >= limits.WORKER_STORE_SILENT_REPORT_S
 
     @property
     def leaving(self) -> bool:

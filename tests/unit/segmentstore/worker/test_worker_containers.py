@@ -16,6 +16,7 @@ from tailrace.common.errors import (
     BadRequestError,
     ContainerStoppedError,
     NotOwnerError,
+    OutcomeUnknownError,
     UnavailableError,
     WrongHostError,
 )
@@ -27,6 +28,7 @@ from tailrace.segmentstore.container.recovery import Recovery
 from tailrace.segmentstore.worker.cluster_service import FOLLOWING, WAITING, report_not_open
 from tailrace.segmentstore.worker.container_supervisor import NotOpen, summarise_not_open
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
+from tailrace.storage.contact import StoreContact
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectStore
 
@@ -50,8 +52,10 @@ class Cluster:
         self.epochs = [0] * COUNT
         self.owner: dict[int, str] = {}
         self.unavailable = 0
+        self.opened: dict[int, MemoryLog] = {}
+        """The logs of the newest owners."""
 
-    def worker(self, name: str, owned: tuple[int, ...] = ()) -> Worker:
+    def worker(self, name: str, owned: tuple[int, ...] = (), contact: StoreContact | None = None) -> Worker:
         async def take(container_id: int, floor: int) -> int:
             if self.owner.get(container_id, name) != name:
                 raise NotOwnerError(f"container {container_id} is not of {name}")
@@ -62,9 +66,10 @@ class Cluster:
             return self.epochs[container_id]
 
         def open_log(container_id: int) -> MemoryLog:
-            return MemoryLog(self.logs[container_id])
+            self.opened[container_id] = MemoryLog(self.logs[container_id])
+            return self.opened[container_id]
 
-        ports = WorkerPorts(self.store, open_log, take, SystemClock(), SystemEntropy(), b"c" * 16)
+        ports = WorkerPorts(self.store, open_log, take, SystemClock(), SystemEntropy(), b"c" * 16, contact=contact)
         return Worker(COUNT, owned, budgets_for(64 * limits.MIB, COUNT), ports)
 
 
@@ -372,6 +377,28 @@ async def test_a_container_comes_and_goes_at_once(cluster: Cluster) -> None:
         releasing = worker.release_container(0)
         await asyncio.gather(worker.open_container(0), releasing, worker.open_container(0))
         await worker.release_container(0)
+        assert worker.owned() == ()
+
+
+async def test_a_release_while_the_object_store_is_silent_refuses_what_waits_at_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CONTAINER_LEAVE_DEADLINE_S", "SNAPSHOT_LEAVE_DEADLINE_S"):
+        monkeypatch.setattr(limits, name, 3600.0)
+    contact = StoreContact()
+    worker = cluster.worker("one", (0,), contact)
+    async with running(worker):
+        (container,) = worker.containers()
+        segment = segment_in(0)
+        await container.create_segment(segment)
+        cluster.opened[0]._delay_s = 3600.0
+        waiting = asyncio.ensure_future(container.append(segment, [b"x"]))
+        await eventually(lambda: container.core.staged_segment(segment).staged_length == 1)
+        contact.began(asyncio.get_running_loop().time() - limits.WORKER_STORE_SILENT_REPORT_S)
+        async with asyncio.timeout(30):
+            await worker.release_container(0)
+            with pytest.raises(OutcomeUnknownError):
+                await waiting
         assert worker.owned() == ()
 
 

@@ -26,7 +26,7 @@ _KEY = b"contact"
 """Of no record: that a table does not have it is an answer."""
 
 
-class StoreContact:
+class TableContact:
     """Asks one table after another, and all at once when none of them has answered for `cut_off_s`."""
 
     def __init__(

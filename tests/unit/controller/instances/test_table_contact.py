@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 
 from tailrace.common.errors import NoSuchSegmentError, UnavailableError
-from tailrace.controller.instances.store_contact import StoreContact
+from tailrace.controller.instances.table_contact import TableContact
 from tailrace.controller.metadata.metadata_store import OWN_TABLES, MemoryMetadataStore
 from tailrace.controller.metadata.ports import Stored
 
@@ -45,7 +45,7 @@ class Watched:
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
-        self.contact = StoreContact(tables, period_s=0.001, answer_s=0.02, cut_off_s=CUT_OFF_S)
+        self.contact = TableContact(tables, period_s=0.001, answer_s=0.02, cut_off_s=CUT_OFF_S)
         self.said: list[bool] = []
 
     async def changed(self, reached: bool) -> None:
