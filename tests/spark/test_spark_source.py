@@ -49,9 +49,8 @@ class Query:
     """A streaming query that keeps its batches, with a checkpoint."""
 
     def __init__(self, spark: SparkSession, server: Endpoints, stream: str, checkpoint: Path, **options: str) -> None:
-        self._frame = spark.readStream.format("tailrace").options(
-            controller=server.controller, stream=stream, **options
-        )
+        names = {"stream": stream} if stream else {}
+        self._frame = spark.readStream.format("tailrace").options(controller=server.controller, **names, **options)
         self._checkpoint = checkpoint
         self.batches: dict[int, list[dict[str, Any]]] = {}
 
@@ -249,6 +248,53 @@ def test_wrong_options_are_named(
 ) -> None:
     with pytest.raises(PySparkException, match=re.escape(words)):
         table(spark, server, **{"stream": stream, **options}).collect()
+
+
+def test_a_query_follows_the_streams_of_a_tag(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, scope: str, tmp_path: Path
+) -> None:
+    """Streams get the tag, lose it, have it again, and are deleted; each event is read once."""
+    tagged, plain = (StreamConfig(ScalingPolicy.fixed(2), tags=tags) for tags in (("red",), ("blue",)))
+    first, second, third = (f"{scope}/{name}" for name in ("first", "second", "third"))
+    for name, config in ((first, tagged), (second, plain), (third, tagged)):
+        client.streams.create_stream(name, config)
+    write(client, first, range(10))
+    write(client, second, range(10, 20))
+    write(client, third, range(20, 30))
+    options = {"controller": server.controller, "tag": f"{scope}/red"}
+    rows = spark.read.format("tailrace").options(**options).load().select("stream", "value").collect()
+    assert sorted(json.loads(row["value"])["n"] for row in rows) == [*range(10), *range(20, 30)]
+    query = Query(spark, server, "", tmp_path, tag=f"{scope}/red")
+    assert sorted(query.run()) == [*range(10), *range(20, 30)]
+
+    client.streams.update_stream(second, tagged)
+    client.streams.update_stream(first, plain)
+    write(client, first, range(30, 40))
+    assert sorted(query.run()) == [*range(10, 20)], "from the head of the new one, and nothing of the other"
+    client.streams.seal_stream(third)
+    client.streams.delete_stream(third)
+    client.streams.update_stream(first, tagged)
+    write(client, second, range(40, 50))
+    assert sorted(query.run()) == [*range(30, 50)], "from where it was left"
+    assert query.run() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tag": "SCOPE/green"}, "no stream of scope SCOPE has the tag green"),
+        ({"tag": "red"}, "is not of the form SCOPE/TAG"),
+        ({"tag": "none-such/red"}, "scope none-such: the scope does not exist"),
+        ({"tag": "SCOPE/red", "streams": "a/b"}, "give the option stream, or streams"),
+        ({"tag": "SCOPE/red", "group": "SCOPE/group"}, "group publishes positions in streams that the options name"),
+    ],
+)
+def test_wrong_tags_are_named(
+    spark: SparkSession, server: Endpoints, scope: str, tmp_path: Path, options: dict[str, str], words: str
+) -> None:
+    given = {name: value.replace("SCOPE", scope) for name, value in options.items()}
+    with pytest.raises(PySparkException, match=re.escape(words.replace("scope SCOPE", f"scope {scope}"))):
+        Query(spark, server, "", tmp_path, **given).run()
 
 
 def test_a_checkpoint_of_another_stream_and_a_missing_group_are_refused(

@@ -585,6 +585,7 @@ SPARK_QUERY_LENGTH_MAX: Final = 256  # characters of the option query
 SPARK_JOB_BATCH_BYTES: Final = 1024 * MIB  # that a job reads for one batch of a stream, by default
 SPARK_ROUTING_KEYS_MAX: Final = 1 << 16  # keys that a replay tries, to find one for each segment
 SPARK_PROGRESS_POLL_S: Final = 1  # between two looks at a query's progress; Spark keeps that of 100 batches
+SPARK_TAG_LOOK_S: Final = 10.0  # between looks of a streaming query for the streams that have its tag
 SPARK_WRITE_BYTES: Final = MIB  # of events that a task writes to one segment together
 
 # -- audit of Tier 2 on Spark ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tailrace.pipelines.source.options import HEAD, TAIL
 from tailrace.pipelines.source.plan import Slice
 from tailrace.pipelines.source.positions import Navigator
 from tailrace.pipelines.source.rows import DirectPart, SlicePartition, record_batches
+from tailrace.pipelines.source.tagged import TaggedStreams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,11 +40,14 @@ class TableReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the slices to read. Raises NoSuchStreamError, BadRequestError."""
+        """Return the slices to read. Raises NoSuchScopeError, NoSuchStreamError, BadRequestError."""
         found: list[tuple[StreamName, SegmentSlice]] = []
         with BlockingClient(self._options.controller) as client:
             navigator = Navigator(client.context, self._options.fail_on_data_loss)
-            for stream in self._options.streams:
+            streams = self._options.streams
+            if self._options.tag is not None:
+                streams = client.run(TaggedStreams(client.context, self._options.tag).some())
+            for stream in streams:
                 start, end = client.run(_bounds(navigator, stream, self._options))
                 found += ((stream, piece) for piece in client.slices(stream, start, end))
             parts = client.run(_direct_parts(client.context, self._options, [piece for _, piece in found]))

@@ -27,8 +27,8 @@ def to_offset(positions: Positions) -> dict[str, Any]:
     }
 
 
-def from_offset(offset: object, streams: Sequence[StreamName]) -> Positions:
-    """Return the positions of an offset, which must be of these streams.
+def from_offset(offset: object, streams: Sequence[StreamName] | None) -> Positions:
+    """Return the positions of an offset, which must be of these streams; None: of any.
 
     Raises:
         BadRequestError: it is not an offset of this source, or is one of other streams.
@@ -44,7 +44,7 @@ def from_offset(offset: object, streams: Sequence[StreamName]) -> Positions:
             positions[stream] = {int(identifier): int(each) for identifier, each in cut.items()}
         except (TypeError, ValueError) as error:
             raise BadRequestError(f"the checkpoint has no position in {stream}: {error}") from error
-    if set(positions) != set(streams):
+    if streams is not None and set(positions) != set(streams):
         theirs, ours = (", ".join(map(str, sorted(each))) for each in (positions, streams))
         raise BadRequestError(f"the checkpoint is of {theirs}, the query reads {ours}: use another checkpoint folder")
     return positions

@@ -21,6 +21,7 @@ _NAMES: Final = (
     "controller",
     "stream",
     "streams",
+    "tag",
     "start",
     "end",
     "maxBytesPerTrigger",
@@ -37,9 +38,18 @@ DIRECT: Final = ("auto", "always", "never")
 
 
 @dataclass(frozen=True)
+class Tag:
+    """A tag of streams in a scope."""
+
+    scope: str
+    name: str
+
+
+@dataclass(frozen=True)
 class SourceOptions:
     """Where to read from, and how.
 
+    ``streams`` is empty for a query that reads the streams of a ``tag``.
     ``start`` and ``end`` are HEAD, TAIL or a cut; a streaming query stops reading at an ``end`` that is a cut.
     ``max_bytes`` and ``max_events`` bound a batch of a streaming query; None for no bound. ``group``: the reader group
     (``scope/group``) that publishes the position, or empty. ``tier2``: where tables are read from as far as it has them
@@ -48,6 +58,7 @@ class SourceOptions:
 
     controller: str
     streams: tuple[StreamName, ...]
+    tag: Tag | None = None
     start: str | StreamCut = HEAD
     end: str | StreamCut = TAIL
     max_bytes: int | None = None
@@ -67,11 +78,12 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         BadRequestError: names the option that is unknown, missing or malformed.
     """
     options = lower_names(given, _NAMES)
-    streams = _streams(options)
+    streams, tag = _streams(options), _tag(options)
     direct = choice(options, "direct", DIRECT)
     parsed = SourceOptions(
         controller=required(options, "controller"),
         streams=streams,
+        tag=tag,
         start=_position(options, "start", HEAD, streams),
         end=_position(options, "end", TAIL, streams),
         max_bytes=count(options, "maxBytesPerTrigger"),
@@ -87,6 +99,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         raise BadRequestError("direct=always needs the option tier2")
     if parsed.max_bytes is not None and parsed.max_events is not None:
         raise BadRequestError("give maxBytesPerTrigger or maxEventsPerTrigger, not both")
+    if parsed.group and parsed.tag is not None:
+        raise BadRequestError("group publishes positions in streams that the options name, not in those of a tag")
     if parsed.group and parsed.group.count("/") != 1:
         raise BadRequestError(f"group {parsed.group!r} is not of the form SCOPE/GROUP")
     if streaming and "end" in options and isinstance(parsed.end, str):
@@ -102,13 +116,24 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
 
 
 def _streams(options: Mapping[str, str]) -> tuple[StreamName, ...]:
-    if ("stream" in options) == ("streams" in options):
-        raise BadRequestError("give the option stream, or streams with names separated by commas")
+    if sum(name in options for name in ("stream", "streams", "tag")) != 1:
+        raise BadRequestError("give the option stream, or streams with names separated by commas, or tag")
+    if "tag" in options:
+        return ()
     texts = options["stream"].split() if "stream" in options else options["streams"].replace(",", " ").split()
     streams = tuple(dict.fromkeys(StreamName.parse(text) for text in texts))
     if not streams or ("stream" in options and len(streams) != 1):
         raise BadRequestError("the option stream names one stream, SCOPE/STREAM")
     return streams
+
+
+def _tag(options: Mapping[str, str]) -> Tag | None:
+    if "tag" not in options:
+        return None
+    scope, slash, name = options["tag"].partition("/")
+    if not scope or not slash or not name:
+        raise BadRequestError(f"option tag: {options['tag'][:80]!r} is not of the form SCOPE/TAG")
+    return Tag(scope, name)
 
 
 def _position(options: Mapping[str, str], name: str, default: str, streams: tuple[StreamName, ...]) -> str | StreamCut:

@@ -60,10 +60,15 @@ def share(unread: Sequence[int], most: int) -> list[int]:
 
 
 def slices(start: Positions, end: Positions) -> list[Slice]:
-    """Return what lies between two positions of which the second follows the first as `follow` says."""
+    """Return what lies between two positions of which the second follows the first as `follow` says.
+
+    Nothing of a stream that only the second one has: there it begins.
+    """
     found = []
     for stream, cut in sorted(end.items()):
-        before = start[stream]
+        before = start.get(stream)
+        if before is None:
+            continue
         for identifier, offset in sorted(cut.items()):
             first = before.get(identifier, 0)
             if first < offset:

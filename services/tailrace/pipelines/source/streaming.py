@@ -14,12 +14,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tailrace.client import BlockingClient
-from tailrace.common.errors import BadRequestError
+from tailrace.common.errors import BadRequestError, NoSuchStreamError
 from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.source.offsets import from_offset, to_offset
+from tailrace.pipelines.source.options import HEAD
 from tailrace.pipelines.source.plan import cut_of, slices
 from tailrace.pipelines.source.positions import Navigator, ReadLimits
 from tailrace.pipelines.source.rows import SlicePartition, record_batches
+from tailrace.pipelines.source.tagged import TaggedStreams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tailrace.client.group.reader_group import ReaderGroup
+    from tailrace.client.model import StreamName
     from tailrace.pipelines.source.offsets import Positions
     from tailrace.pipelines.source.options import SourceOptions
 
@@ -42,6 +45,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._client: BlockingClient | None = None
         self._navigator: Navigator | None = None
         self._group: ReaderGroup | None = None
+        self._tagged: TaggedStreams | None = None
         self._ends: Positions | None = None
         self._is_checked = False
 
@@ -62,14 +66,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 client.close()
                 raise
             self._client, self._navigator = client, navigator
+            if self._options.tag is not None:
+                self._tagged = TaggedStreams(client.context, self._options.tag)
         return self._client, self._navigator
 
+    @property
+    def _named(self) -> tuple[StreamName, ...] | None:
+        """The streams of the options; None when a tag chooses them."""
+        return self._options.streams if self._options.tag is None else None
+
     def initialOffset(self) -> dict[str, Any]:
-        """Return the position of the option ``start``, for a query without a checkpoint."""
+        """Return the position of the option ``start``, for a query without a checkpoint.
+
+        Raises:
+            NoSuchStreamError: no stream has the tag.
+        """
         client, navigator = self._connected()
-        return to_offset(
-            {stream: client.run(navigator.start(stream, self._options.start)) for stream in self._options.streams}
-        )
+        streams = self._options.streams if self._tagged is None else client.run(self._tagged.some())
+        return to_offset({stream: client.run(navigator.start(stream, self._options.start)) for stream in streams})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the bound of a batch."""
@@ -86,14 +100,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             BadRequestError: `start` is of other streams, or beyond the option ``end``. DataLossError,
                 IllegalStateError: see `Navigator.advance`.
         """
-        client, navigator = self._connected()
-        positions = from_offset(start, self._options.streams)
+        self._connected()
+        positions = from_offset(start, self._named)
         self._check_end(positions)
         bounds = ReadLimits(
             max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
             max_events=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
         )
-        return to_offset(client.run(navigator.advance(positions, bounds, self._ends)))
+        try:
+            return to_offset(self._advanced(positions, bounds, fresh=False))
+        except NoSuchStreamError:
+            if self._tagged is None:
+                raise
+        return to_offset(self._advanced(positions, bounds, fresh=True))  # without those that were deleted meanwhile
+
+    def _advanced(self, positions: Positions, bounds: ReadLimits, *, fresh: bool) -> Positions:
+        """Return the position after the next batch. A stream that has got the tag is read from the batch after it on.
+
+        So both ends of a batch say where each of its streams begins, whatever is truncated until it is repeated.
+        """
+        client, navigator = self._connected()
+        if self._tagged is None:
+            return client.run(navigator.advance(positions, bounds, self._ends))
+        ends = self._ends
+        tagged = client.run(self._tagged.now(fresh=fresh))
+        division = client.run(self._tagged.divide(positions, tagged if ends is None else ends.keys() & set(tagged)))
+        joined = {stream: client.run(navigator.start(stream, HEAD)) for stream in division.joined}
+        return {**division.idle, **client.run(navigator.advance(division.read, bounds, ends)), **joined}
 
     def _check_end(self, positions: Positions) -> None:
         """Take the option ``end`` as the end of the query; at first, check it. Raises BadRequestError."""
@@ -119,11 +152,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _tail(self) -> Positions:
         client, navigator = self._connected()
-        return {stream: client.run(navigator.tail(stream)) for stream in self._options.streams}
+        streams = self._options.streams if self._tagged is None else client.run(self._tagged.now())
+        return {stream: client.run(navigator.tail(stream)) for stream in streams}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the slices of a batch, one a segment. Raises BadRequestError for offsets of other streams."""
-        first, last = (from_offset(offset, self._options.streams) for offset in (start, end))
+        first, last = (from_offset(offset, self._named) for offset in (start, end))
         return [SlicePartition(piece) for piece in slices(first, last)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
