@@ -216,8 +216,10 @@ def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], measures:
     if workers > 1:
         options += ["-n", str(workers), "--dist", suite.share]
     environment = {}
+    if plan.extras:
+        environment = {"TAILRACE_TEST_DAY": plan.day.isoformat()}
     if plan.extras and suite.name == KUBERNETES:
-        environment = {"TAILRACE_TEST_DAY": plan.day.isoformat(), "TAILRACE_E2E_KEEP": "1"}
+        environment["TAILRACE_E2E_KEEP"] = "1"
     return _pytest_job(
         name,
         suite,

@@ -14,14 +14,13 @@ import datetime
 import os
 import re
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from harness import kubechart, kubecluster
+from harness import daily, kubechart, kubecluster
 from harness.figures import Figures
 from harness.kubectl import Kubectl, KubeError
 from harness.kubeload import Images, Load, Programs, programs_manifest
@@ -30,7 +29,6 @@ from harness.kubesystem import StreamSystem, gather, stream
 REPOSITORY = Path(__file__).resolve().parents[3]
 RESULTS = REPOSITORY / "build/e2e"
 PROFILE = os.environ.get("TAILRACE_TEST_PROFILE", "ci")
-T = TypeVar("T")
 NAMESPACE = "tailrace-e2e"
 TEST_DEADLINE_S = 900
 FIRST_WRITE_DEADLINE_S = 240.0
@@ -51,18 +49,12 @@ LONG = ["test_many_resources.py", "test_memory_bound.py"]
 """Each takes a quarter of an hour or more: only in the long form."""
 
 
-def of_day(day: datetime.date, items: Sequence[T], count: int) -> list[T]:
-    """So many items that have their turn on a day; each has its turn as often as the others."""
-    first = day.toordinal() * count
-    return [items[(first + number) % len(items)] for number in range(count)]
-
-
 def _left_out() -> list[str]:
     if PROFILE == "full":
         return []
-    day = os.environ.get("TAILRACE_TEST_DAY")
-    today = of_day(datetime.date.fromisoformat(day), DAILY, DAILY_COUNT) if day else []
-    return [file for file in (*DAILY, *LONG) if file not in today]
+    day = daily.today()
+    chosen = daily.of_day(day, DAILY, DAILY_COUNT) if day else []
+    return [file for file in (*DAILY, *LONG) if file not in chosen]
 
 
 collect_ignore = _left_out()
@@ -81,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     day = os.environ.get("TAILRACE_TEST_FAULT_OF")
     if day:
         faults = [item for item in items if item.path.name == "test_failover.py"]
-        chosen = of_day(datetime.date.fromisoformat(day), faults, 1)
+        chosen = daily.of_day(datetime.date.fromisoformat(day), faults, 1)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = chosen
 
