@@ -157,8 +157,8 @@ class Controller:
         """Whether all calls can be answered."""
         return self._ready.is_set() and self.contact.reached
 
-    async def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until `ready`, at most for the timeout; return whether it is."""
+    async def wait_ready(self, timeout_s: float | None) -> bool:
+        """Wait until it was `ready` once, at most for the timeout (None: for ever); return whether it is."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()

@@ -132,8 +132,12 @@ class ControllerPod:
         self._stack.callback(listener.close)
         await self._stack.enter_async_context(serve_app(app, listener, allowed.http))
         self._controller.start_when_possible()
-        watching = asyncio.get_running_loop().create_task(self._controller.contact.watch(self._serve))
-        self._stack.push_async_callback(_cancel, watching)
+        self._stack.push_async_callback(_cancel, asyncio.get_running_loop().create_task(self._watch()))
+
+    async def _watch(self) -> None:
+        """Follow whether segment stores answer, once the controller was ready: before, it gets no clients."""
+        await self._controller.wait_ready(None)
+        await self._controller.contact.watch(self._serve)
 
     async def _serve(self, reached: bool) -> None:
         """Listen for clients while segment stores answer: clients that are sent away find another controller."""
