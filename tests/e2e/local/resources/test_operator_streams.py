@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.localobjects import NAMESPACE, Hand
+from harness.localobjects import NAMESPACE, NOW, Hand
 from tailrace.client.async_client import Client
 from tailrace.client.control.owners import StreamDescription
 from tailrace.client.model import StreamName
@@ -97,6 +97,7 @@ async def test_a_resource_becomes_a_stream_with_scope_and_status(orders: Orders)
         "segments": 3,
         "headBytes": 0,
         "tailBytes": 0,
+        "measuredTime": NOW,
         "bytes": 0,
         "retention": {"retainedBytes": 0},
     }
