@@ -75,15 +75,18 @@ async def with_retries(operation: Callable[[Attempts], Awaitable[T]], entropy: E
     """Run `operation` until it succeeds, fails permanently, or the deadline passes.
 
     Raises:
-        DeadlineError: no reply in time. Otherwise the operation's own error, the last one at the deadline.
+        DeadlineError: no reply in time; with the reason why the attempt before failed, if there was one. Otherwise the
+        operation's own error, the last one at the deadline.
     """
     attempts = Attempts(entropy, deadline_s)
     allowed_s = attempts.left_s
+    before = ""
     while True:
         try:
             async with asyncio.timeout(max(0.0, attempts.left_s)):
                 return await operation(attempts)
         except TimeoutError as error:
-            raise DeadlineError(f"no reply within {max(0.0, allowed_s):.3g} s") from error
+            raise DeadlineError(f"no reply within {max(0.0, allowed_s):.3g} s{before}") from error
         except UnavailableError as error:
+            before = f"; before: {error}"
             await attempts.pause(error)

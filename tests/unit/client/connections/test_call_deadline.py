@@ -9,9 +9,11 @@ import pytest
 
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.segments import SegmentClient
+from tailrace.client.retry import Attempts, with_retries
 from tailrace.client.types import Endpoint
 from tailrace.common.call_deadline import call_deadline, restart_deadline, without_deadline
 from tailrace.common.errors import DeadlineError, UnavailableError, WrongHostError
+from tailrace.common.real_ports import SystemEntropy
 from tailrace.wire import commands as c
 
 CALL_S = 0.3
@@ -92,3 +94,18 @@ async def test_it_begins_again_after_a_wait_that_has_its_own_bound(store: Any, s
         restart_deadline()
         assert (await segments.segment_info(name)).length == 0
     assert (await segments.segment_info(name)).length == 0
+
+
+async def test_an_attempt_that_the_deadline_cuts_short_keeps_the_reason_of_the_one_before() -> None:
+    attempts = 0
+
+    async def operation(_: Attempts) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise UnavailableError("segment s is not served by this segment store")
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(DeadlineError, match=r"^no reply within 2 s; before: segment s is not served"):
+        await with_retries(operation, SystemEntropy(), 2.0)
+    assert attempts == 2
