@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.cluster.cluster_map import read_map
 from tailrace.common.errors import BadRequestError
-from tailrace_operator.kube.manifests import CONTAINERS_OPEN
+from tailrace_operator.kube.manifests import CONTAINERS_OPEN, written_condition
 from tailrace_operator.reconcile.outcome import READY, Condition, Status
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def open_condition(manifest: Manifest, not_open: Mapping[str, str] | None) -> Co
     lead; the condition then stays as it was.
     """
     if not_open is None:
-        before = _written(manifest, CONTAINERS_OPEN)
+        before = written_condition(manifest, CONTAINERS_OPEN)
         try:
             kept = Status(str(before.get("status")))
             return Condition(CONTAINERS_OPEN, kept, str(before.get("reason")), str(before.get("message")))
@@ -108,13 +108,7 @@ def open_condition(manifest: Manifest, not_open: Mapping[str, str] | None) -> Co
 
 def _placed_before(manifest: Manifest) -> object:
     """Return the condition's status as last written, for any generation."""
-    return _written(manifest, CONTAINERS_PLACED).get("status")
-
-
-def _written(manifest: Manifest, condition_type: str) -> Mapping[str, Any]:
-    """Return a condition as last written, for any generation; empty when there is none."""
-    conditions = [one for one in _status(manifest).get("conditions") or [] if isinstance(one, dict)]
-    return next((one for one in conditions if one.get("type") == condition_type), {})
+    return written_condition(manifest, CONTAINERS_PLACED).get("status")
 
 
 def watched_fields(manifest: Manifest) -> Any:

@@ -21,7 +21,7 @@ from tailrace.client.retry import Backoff
 from tailrace.common import limits, names
 from tailrace.common.errors import DeadlineError, NotFoundError, OverloadedError, TailraceError, UnavailableError
 from tailrace.common.real_ports import SystemEntropy
-from tailrace_operator.kube.manifests import CONTAINERS_OPEN, false_message, is_deleted
+from tailrace_operator.kube.manifests import CONTAINERS_OPEN, is_deleted, written_condition
 from tailrace_operator.kube.objects import STREAM_CLUSTERS
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class Controllers:
             await self.forget(cluster)
         else:
             state = ClusterState.DELETING if is_deleted(manifest) else ClusterState.EXISTS
-            found = _Known(now_s, state, false_message(manifest, CONTAINERS_OPEN))
+            opened = written_condition(manifest, CONTAINERS_OPEN)
+            found = _Known(now_s, state, str(opened.get("message")) if opened.get("status") == "False" else "")
         self._known[cluster] = found
         self._known.move_to_end(cluster)
         if len(self._known) > limits.OPERATOR_CLUSTERS_KNOWN_MAX:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tailrace.cluster.kubernetes import Manifest
     from tailrace.common.ports import Clock
 
@@ -42,11 +44,10 @@ def generation_of(manifest: Manifest) -> int | None:
     return found if type(found) is int else None
 
 
-def false_message(manifest: Manifest, condition_type: str) -> str:
-    """Return the message of a condition that is False; empty when it is not, or is missing."""
-    conditions = (manifest.get("status") or {}).get("conditions") or []
-    found = (one for one in conditions if one.get("type") == condition_type and one.get("status") == "False")
-    return next((str(one.get("message") or "") for one in found), "")
+def written_condition(manifest: Manifest, condition_type: str) -> Mapping[str, Any]:
+    """Return a condition as last written, for any generation; empty when there is none."""
+    conditions = [one for one in (manifest.get("status") or {}).get("conditions") or [] if isinstance(one, dict)]
+    return next((one for one in conditions if one.get("type") == condition_type), {})
 
 
 def timestamp(clock: Clock) -> str:

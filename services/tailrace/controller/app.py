@@ -188,8 +188,10 @@ class Controller:
     @property
     def trouble(self) -> str:
         """Why not all calls can be answered: what of the start has failed so far, and is repeated; else empty."""
-        if not self._troubles or not self.contact.reached:
+        if self.contact.trouble:
             return self.contact.trouble
+        if not self._troubles:
+            return ""
         (part, reason), more = next(iter(self._troubles.items())), len(self._troubles) - 1
         return f"{part}: {reason}" + (f" (and {more} more)" if more else "")
 

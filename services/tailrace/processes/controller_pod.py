@@ -161,8 +161,7 @@ class ControllerPod:
     def _why_not_ready(self) -> str:
         if self._leaving:
             return "the controller is shutting down"
-        troubles = self._follower.trouble, self._controller.trouble
-        return next(filter(None, troubles), "the controller has not reached its tables yet")
+        return self._follower.trouble or self._controller.trouble or "the controller has not reached its tables yet"
 
     async def wait_ended(self) -> str:
         """Never return: a controller retries all that fails."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -187,19 +188,13 @@ def no_packets(kube: Kubectl, some: Sequence[str], others: Sequence[str]) -> Ite
     if not is_local():
         raise ClusterError("only the local cluster's network can be cut; unset E2E_KUBECONFIG for this test")
     addresses = {name: str(kube.get("pod", name)["status"]["podIP"]) for name in (*some, *others)}
-    rules = []
-    for one in some:
-        for other in others:
-            ends = addresses[one], addresses[other]
+    with ExitStack() as rules:
+        for ends in itertools.product(some, others):
             for source, target in (ends, ends[::-1]):
-                rules.append(["FORWARD", "--source", source, "--destination", target, "--jump", "DROP"])
-    try:
-        for rule in rules:
-            _local("shell", "iptables", "--wait", "10", "--insert", *rule)
+                rule = ("--source", addresses[source], "--destination", addresses[target], "--jump", "DROP")
+                _local("shell", "iptables", "--wait", "10", "--insert", "FORWARD", *rule)
+                rules.callback(_local, "shell", "iptables", "--wait", "10", "--delete", "FORWARD", *rule)
         yield
-    finally:
-        for rule in rules:
-            _local("shell", "iptables", "--wait", "10", "--delete", *rule)
 
 
 def _signal_pod(signal_name: str, namespace: str, pod: str) -> None:

@@ -73,11 +73,11 @@ class EntrySweep:
                 if not names:
                     return
                 mine = [StreamKey(scope, name) for name in names if bucket_of(scope, name) in buckets]
-                for key in await self._deleted(mine):
-                    await self._unlist(key)
+                for key, root in await self._deleted(mine):
+                    await self._unlist(key, root)
 
-    async def _deleted(self, keys: Sequence[StreamKey]) -> list[StreamKey]:
-        """Return those of the streams that are deleted, by one read of each bucket's table."""
+    async def _deleted(self, keys: Sequence[StreamKey]) -> list[tuple[StreamKey, StreamRecord]]:
+        """Return those of the streams that are deleted, with their roots, by one read of each bucket's table."""
         by_table: dict[str, list[StreamKey]] = {}
         for key in keys:
             by_table.setdefault(key.table, []).append(key)
@@ -87,12 +87,12 @@ class EntrySweep:
             for key, entry in zip(its, stored, strict=True):
                 root = None if entry is None else readable(StreamRecord, table, entry)
                 if root is not None and root.state is StreamState.DELETED:
-                    found.append(key)
+                    found.append((key, root))
         return found
 
-    async def _unlist(self, key: StreamKey) -> None:
+    async def _unlist(self, key: StreamKey, root: StreamRecord) -> None:
         try:
-            removed = await listing.remove_leftover(self._context, key)
+            removed = await listing.remove(self._context, key, root)
         except WriteConflictError:
             return  # it is created again
         if removed:

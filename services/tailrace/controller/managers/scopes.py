@@ -14,6 +14,7 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace.controller.managers.tables import NoSuchTableError
+from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import CreateIntent
 from tailrace.controller.metadata.scope_store import READER_GROUPS, STREAMS, TABLES
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -100,8 +101,10 @@ class ScopeManager:
             mark = StreamKey(scope, stream)  # a mark stream without its stream
             before = await self._context.store.load(mark)
             await self._require_deleting(scope, nonce)
-            await delete_mark(self._context, mark, before)
-            await listing.remove_leftover(self._context, mark)
+            if before is not None and before.state is StreamState.DELETED:
+                await listing.remove(self._context, mark, before)
+            else:
+                await delete_mark(self._context, mark, before)
         for table in await self._scopes.list_all(scope, TABLES):
             with contextlib.suppress(NoSuchTableError):
                 record = await self._tables.load(scope, table, leaving=True)
@@ -113,7 +116,8 @@ class ScopeManager:
         if root is None:
             return
         await self._require_deleting(key.scope, nonce)
-        if await listing.remove_leftover(self._context, key):
+        if root.state is StreamState.DELETED:
+            await listing.remove(self._context, key, root)
             return
         if isinstance(root.intent, CreateIntent):
             await self._driver.wait(key, root.intent.intent_id)

@@ -111,23 +111,11 @@ def _without_tags(entry: ScopeStreamEntry) -> ScopeStreamEntry:
     return ScopeStreamEntry((), entry.incarnation, tuple(sorted(leaving)))
 
 
-async def remove_leftover(context: WorkflowContext, key: StreamKey) -> bool:
-    """Unlist a stream that is deleted; return whether it was listed.
-
-    Raises:
-        WriteConflictError: the stream is created again.
-    """
-    root = await context.store.load(key)
-    if root is None or root.state is not StreamState.DELETED:
-        return False
-    return await remove(context, key, root)
-
-
 async def remove(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
-    """Unlist a stream that is being deleted; return whether it was listed.
+    """Unlist a stream that is being deleted, or is deleted, by its root; return whether it was listed.
 
     Raises:
-        WriteConflictError: the stream is not in that workflow.
+        WriteConflictError: the stream is not in that workflow, or was created again.
     """
     scopes, name = context.scopes, STREAMS + key.stream
     for _ in range(limits.METADATA_CONFLICTS_MAX):
