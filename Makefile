@@ -56,13 +56,14 @@ $(STAMPS)/package: pyproject.toml setup.py $(KERNEL_SOURCES) $(STAMPS)/dependenc
 setup: $(STAMPS)/package ## prepare .venv: locked dependencies, native kernel (does nothing when nothing changed)
 
 .PHONY: lock
-lock: | $(STAMPS)/venv ## regenerate the lock files from pyproject.toml: dev, runtime, image (runtime and operator), build
+lock: | $(STAMPS)/venv ## regenerate the lock files from pyproject.toml: dev, runtime, image (runtime and operator), spark, build
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip-tools>=7.6,<8"
-	@for name in dev runtime image build; do \
+	@for name in dev runtime image spark build; do \
 	    extra=--constraint=requirements/dev.lock; sources="pyproject.toml requirements/build.in"; \
 	    case $$name in \
 	        dev) extra=--extra=dev; sources="$$sources requirements/fuzz.in" ;; \
 	        image) extra="$$extra --extra=operator"; sources=pyproject.toml ;; \
+	        spark) sources=requirements/spark.in ;; \
 	        build) sources=requirements/build.in ;; \
 	    esac; \
 	    PIP_FIND_LINKS= CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/python -m piptools compile --quiet --strip-extras \

@@ -3,8 +3,8 @@
 
     make_images.py [--again] [NAME...]
 
-NAME is tailrace (the default), tailrace-test, tailrace-test-java, minio, or all; archives go to build/images/NAME.tar.
-A line is printed of each: name with tag, archive, length in MB, digest of the manifest.
+NAME is tailrace (the default), tailrace-spark, tailrace-test, tailrace-test-java, minio, or all; archives go to
+build/images/NAME.tar. A line is printed of each: name with tag, archive, length in MB, digest of the manifest.
 """
 
 from __future__ import annotations

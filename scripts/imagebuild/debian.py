@@ -34,7 +34,7 @@ NOT_NEEDED = re.compile(
     | usr/sbin/ | usr/lib/binfmt\.d/ | var/ | etc/ca-certificates | etc/python
     | usr/lib/[^/]+/gconv/                                  # converters of iconv(3)
     | usr/lib/python3\.\d+/(
-        test|unittest|pydoc_data|lib2to3|idlelib|turtle\.py|turtledemo|tkinter|ensurepip  # nothing for a server
+        test|pydoc_data|lib2to3|idlelib|turtle\.py|turtledemo|tkinter|ensurepip  # nothing for a server
         | sitecustomize\.py
         | sqlite3|curses|dbm/(gnu|ndbm)\.py                 # their libraries are not there
         | lib-dynload/(_sqlite3|_curses|_dbm|readline|nis|ossaudiodev|_test|_ctypes_test|_xxtestfuzz|xxlimited)

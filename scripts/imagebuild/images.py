@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from imagebuild import ImageError, cache, debian, python
+from imagebuild import ImageError, cache, debian, jars, python
 from imagebuild.cache import kept, key, normalise
 from pack_image import pack
 
@@ -44,6 +44,19 @@ JAVA_CONFIG: dict[str, Any] = {
     "WorkingDir": "/",
 }
 
+SPARK_HOME = f"{python.PACKAGES}/pyspark"
+SPARK_CONFIG: dict[str, Any] = APPLICATION_CONFIG | {
+    "Entrypoint": [f"/{python.PREFIX}/bin/python", "-m", "tailrace.pipelines.pod"],
+    "Env": [
+        *APPLICATION_CONFIG["Env"],
+        f"JAVA_HOME=/{JAVA_HOME}",
+        f"SPARK_HOME=/{SPARK_HOME}",
+        "SPARK_SCALA_VERSION=2.13",  # what Spark's scripts would set
+        f"PYSPARK_PYTHON=/{python.PREFIX}/bin/python",
+        "HOME=/tmp",
+    ],
+}
+
 MINIO_CONFIG: dict[str, Any] = {
     "Entrypoint": ["/usr/bin/minio"],
     "Env": ["PATH=/usr/bin:/bin", "HOME=/tmp"],
@@ -56,7 +69,7 @@ ACCOUNTS = {
     "group": f"root:x:0:\ntailrace:x:{USER_ID}:\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\nservices: files\n",
 }
-FOREIGN = re.compile("-(osx|windows|linux-aarch_64)")  # native libraries of other systems
+FOREIGN = re.compile("-(osx|windows|linux-aarch_64|linux-riscv64)")  # native libraries of other systems
 MOUNT_POINTS = ("dev", "proc", "run", "sys", "tmp")
 
 
@@ -113,9 +126,31 @@ class Maker:
         config = APPLICATION_CONFIG | {"Entrypoint": [f"/{python.PREFIX}/bin/python"]}
         return Made((base, self.dependencies(), client, self.application()), config)
 
+    def spark(self) -> Made:
+        """The product with Spark, for the driver and the executors of pipelines."""
+        base, lock, libraries = self.base(), REPOSITORY / "requirements/spark.lock", REPOSITORY / "images/spark.jars"
+
+        def make(root: Path) -> None:
+            python.install_locked(base, lock, root, built="pyspark")
+            jars.download(jars.read_list(libraries.read_text()), root / "jars")
+            for library in (root / "jars").iterdir():
+                library.rename(root / SPARK_HOME / "jars" / library.name)
+            (root / "jars").rmdir()
+            for library in (root / SPARK_HOME / "jars").glob("*.jar"):
+                if FOREIGN.search(library.name):
+                    library.unlink()
+            normalise(root)
+
+        identity = self._identity(lock, libraries.read_text(), base.name, "python.py", "jars.py")
+        spark = self._kept("spark", identity, make)
+        return Made((base, self._java(), self.dependencies(), spark, self.application()), SPARK_CONFIG)
+
+    def _java(self) -> Path:
+        return self._debian("java", REPOSITORY / "images/java.packages", _finish_java)
+
     def test_java(self) -> Made:
         """A Java runtime, the published Java client and the program around it."""
-        runtime = self._debian("java", REPOSITORY / "images/java.packages", _finish_java)
+        runtime = self._java()
         classes, libraries = (Path(each) for each in _tool("java-client.sh").split(":"))
         root = BUILD / "java-client"
         shutil.rmtree(root, ignore_errors=True)
@@ -163,11 +198,12 @@ class Maker:
 
 IMAGES: dict[str, Callable[[Maker], Made]] = {
     "tailrace": Maker.tailrace,
+    "tailrace-spark": Maker.spark,
     "tailrace-test": Maker.test,
     "tailrace-test-java": Maker.test_java,
     "minio": Maker.minio,
 }
-"""Name → what makes it. All but the first are for tests and trials."""
+"""Name → what makes it. All but the first two are for tests and trials."""
 
 
 def _finish_base(root: Path) -> None:

@@ -51,8 +51,11 @@ def environment(base: Path, root: Path) -> None:
     (root / PREFIX / "pyvenv.cfg").write_text(settings)
 
 
-def install_locked(base: Path, lock: Path, root: Path) -> None:
-    """Install all that a lock names below ``root``, stripped and compiled; nothing is built, every hash is checked."""
+def install_locked(base: Path, lock: Path, root: Path, built: str = "") -> None:
+    """Install all that a lock names below ``root``, stripped and compiled; every hash is checked.
+
+    Nothing is built, but the package ``built``, which is published as its source only.
+    """
     if sys.version_info[:2] != tuple(map(int, SERIES.split("."))):
         raise ImageError(f"needs Python {SERIES}, as the image has it, and this is {sys.version.split()[0]}")
     target = root / PACKAGES
@@ -62,6 +65,7 @@ def install_locked(base: Path, lock: Path, root: Path) -> None:
         "--no-compile",
         "--require-hashes",
         "--only-binary=:all:",
+        *(["--no-binary", built, "--no-build-isolation"] if built else []),
         "--target",
         str(target),
         "-r",

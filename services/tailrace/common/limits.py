@@ -533,6 +533,11 @@ OPERATOR_STREAM_STEPS_MAX: Final = 6  # changes of a stream in one reconciliatio
 OPERATOR_STREAM_BUSY_S: Final = 5.0  # before the next reconciliation of a stream that is being changed
 OPERATOR_WAIT_S: Final = 20.0  # before the next reconciliation of an object that waits for another resource
 OPERATOR_DELETION_RETRY_S: Final = 10.0  # between attempts to delete what a resource leaves
+OPERATOR_PIPELINE_PERIOD_S: Final = 10.0  # between two reconciliations of an unchanged Pipeline
+OPERATOR_PIPELINE_SETTLED_S: Final = 60.0  # after a failed attempt, until the next one counts as running
+OPERATOR_PIPELINE_STATUS_S: Final = 3.0  # for a driver's answer
+OPERATOR_PIPELINE_STATUS_MAX_BYTES: Final = 16 * KIB  # of that answer
+OPERATOR_PIPELINE_THREADS: Final = 4  # drivers asked at a time
 OPERATOR_LAG_PERIOD_S: Final = 30.0  # between two measurements of all reader groups of a cluster
 OPERATOR_LAG_CONCURRENT_MAX: Final = 8  # streams and groups of a cluster measured at a time
 OPERATOR_LAG_GROUPS_MAX: Final = 5000  # measured in one process
@@ -587,6 +592,12 @@ SPARK_ROUTING_KEYS_MAX: Final = 1 << 16  # keys that a replay tries, to find one
 SPARK_PROGRESS_POLL_S: Final = 1  # between two looks at a query's progress; Spark keeps that of 100 batches
 SPARK_TAG_LOOK_S: Final = 10.0  # between looks of a streaming query for the streams that have its tag
 SPARK_WRITE_BYTES: Final = MIB  # of events that a task writes to one segment together
+
+# -- pods of pipelines -----------------------------------------------------------------------------------------------
+PIPELINE_LAG_PERIOD_S: Final = 5.0  # between two measurements of a driver's lag
+PIPELINE_LAG_DEADLINE_S: Final = 20.0  # of one measurement
+PIPELINE_LAG_STEPS_MAX: Final = 64  # scales of a stream that a measurement follows
+PIPELINE_LAG_SAMPLES_MAX: Final = 4096  # measurements that are remembered, for the age of unread data
 
 # -- audit of Tier 2 on Spark ----------------------------------------------------------------------------------------
 AUDIT_SETTLED_MS: Final = 15 * 60_000  # after it was written, an object that a snapshot does not name is an orphan

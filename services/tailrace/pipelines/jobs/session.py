@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+STATUS_PORT: Final = "TAILRACE_STATUS_PORT"
+CONTROLLER: Final = "TAILRACE_CONTROLLER"
 LOCAL_SETTINGS: Final = {"spark.ui.enabled": "false", "spark.log.level": "OFF"}
 """The log would repeat, with a traceback of the JVM, what the exception of a failed query says."""
 SETTINGS: Final = {"spark.sql.session.timeZone": "UTC"}
@@ -33,6 +35,7 @@ def spark_session(name: str, master: str, settings: dict[str, str]) -> Iterator[
         StartError: PySpark or Java is missing. BadRequestError: an error of Spark in the block, by its reason.
     """
     try:
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException, PySparkRuntimeError
         from pyspark.sql import SparkSession
 
@@ -56,11 +59,27 @@ def spark_session(name: str, master: str, settings: dict[str, str]) -> Iterator[
             raise StartError(f"Spark did not start: {reason_of(str(error))}; it needs Java 17 or later") from error
         try:
             register(session)
-            yield session
+            with _status(session):
+                yield session
         except PySparkException as error:
             raise BadRequestError(reason_of(str(error))) from error
+        except Py4JJavaError as error:  # of a library below Spark, such as one for a file system
+            raise BadRequestError(reason_of(str(error.java_exception.getMessage()))) from error
         finally:
             session.stop()
+
+
+@contextlib.contextmanager
+def _status(session: SparkSession) -> Iterator[None]:
+    """Serve the progress of the session in the driver of a Pipeline, where variables say so."""
+    port = os.environ.get(STATUS_PORT)
+    if port is None:
+        yield
+        return
+    from tailrace.pipelines.pod.status_server import served_progress
+
+    with served_progress(session, os.environ[CONTROLLER], int(port)):
+        yield
 
 
 def reason_of(text: str) -> str:

@@ -1,0 +1,1 @@
+"""The program of a Pipeline's driver (docs/pipelines.md), in a folder that Python searches for modules, too."""

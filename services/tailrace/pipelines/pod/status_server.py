@@ -1,0 +1,145 @@
+"""Serve the progress of a driver over HTTP, for the operator (docs/pipelines.md#progress).
+
+It runs in a thread with its own event loop, because the job waits in the main one. A failed measurement of the lag is
+logged, and the last one stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import queue
+import threading
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from fastapi import FastAPI
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from tailrace.client.async_client import Client
+from tailrace.common import limits
+from tailrace.common.errors import TailraceError
+from tailrace.common.http import listen, serve_app
+from tailrace.common.real_ports import SystemClock
+from tailrace.common.task_groups import running
+from tailrace.pipelines.pod.progress import RunProgress
+from tailrace.pipelines.source.plan import slices
+from tailrace.pipelines.source.positions import Navigator, ReadLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import NoReturn
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+    from tailrace.pipelines.source.offsets import Positions
+
+_LOG = structlog.get_logger(__name__)
+
+
+@contextlib.contextmanager
+def served_progress(spark: SparkSession, controller: str, port: int) -> Iterator[None]:
+    """Serve the progress of all queries of a session at ``/status``. Raises StartError: the port is taken."""
+    progress = RunProgress()
+    listener = _Listener(progress)
+    socket = listen("status", "0.0.0.0", port)
+    started: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = queue.SimpleQueue()
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        started.put((asyncio.get_running_loop(), ended))
+        async with serve_app(_app(progress), socket), Client(controller) as client, running(_measure(progress, client)):
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="tailrace-status", daemon=True)
+    thread.start()
+    loop, ended = started.get(timeout=limits.CLOSE_DEADLINE_S)
+    spark.streams.addListener(listener)
+    try:
+        yield
+    finally:
+        spark.streams.removeListener(listener)
+        loop.call_soon_threadsafe(ended.set)
+        thread.join(limits.CLOSE_DEADLINE_S)
+
+
+def _app(progress: RunProgress) -> FastAPI:
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+
+    async def status() -> dict[str, Any]:
+        return progress.as_json()
+
+    app.add_api_route("/status", status, methods=["GET"], response_model=None)
+    return app
+
+
+class _Listener(StreamingQueryListener):
+    """Counts the batches of queries. Spark calls it from a thread of its own, one call at a time."""
+
+    def __init__(self, progress: RunProgress) -> None:
+        self._progress = progress
+        self._clock = SystemClock()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Do nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Count a batch of a query that reads a stream."""
+        found = json.loads(event.progress.json)
+        if len(found["sources"]) != 1:
+            return
+        source, rows = found["sources"][0], int(found["numInputRows"])
+        if rows == 0 and source["startOffset"] == source["endOffset"]:
+            self._progress.set_idle()
+            return
+        try:
+            self._progress.add_batch(
+                rows=rows,
+                start=source["startOffset"],
+                end=source["endOffset"],
+                duration_ms=int(found["durationMs"].get("triggerExecution", 0)),
+                now_ms=self._clock.now_ms(),
+            )
+        except TailraceError as error:  # a source of another kind
+            _LOG.warning("progress_not_understood", reason=str(error))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Note that there is nothing to read."""
+        self._progress.set_idle()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Do nothing."""
+
+
+async def _measure(progress: RunProgress, client: Client) -> NoReturn:
+    """Measure the lag now and then."""
+    navigator, clock = Navigator(client.context, fail_on_data_loss=False), SystemClock()
+    while True:
+        position, read_bytes = progress.position, progress.bytes
+        if position is not None:
+            try:
+                async with asyncio.timeout(limits.PIPELINE_LAG_DEADLINE_S):
+                    unread = await unread_bytes(navigator, position)
+                progress.measured(unread, read_bytes, clock.now_ms())
+            except (TailraceError, TimeoutError) as error:
+                _LOG.info("lag_not_measured", reason=str(error) or "no answer in time")
+        await asyncio.sleep(limits.PIPELINE_LAG_PERIOD_S)
+
+
+async def unread_bytes(navigator: Navigator, position: Positions) -> int:
+    """Return the bytes of streams behind a position, over all segments that follow it."""
+    unread = 0
+    for _ in range(limits.PIPELINE_LAG_STEPS_MAX):
+        following = await navigator.advance(position, ReadLimits(), None)
+        if following == position:
+            break
+        unread += sum(each.end - each.start for each in slices(position, following))
+        position = following
+    return unread
