@@ -119,7 +119,7 @@ def _type(field: dict[str, Any]) -> str:
         return f"list of at most {field['maxItems']}"
     if kind == "string" and "date-time" not in field.get("format", ""):
         return f"text of at most {field['maxLength']}"
-    return {"string": "time", "object": "object"}[kind]
+    return {"string": "time", "object": "object", "boolean": "true or false"}[kind]
 
 
 def _rules(schema: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,10 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- define "tailrace.sparkImage" -}}
+{{ .Values.pipelines.image.repository }}:{{ .Values.pipelines.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
 {{/* Labels that select pods: (list root component) */}}
 {{- define "tailrace.selector" -}}
 app.kubernetes.io/name: tailrace
@@ -112,13 +116,13 @@ resolvers find it with one query less, and every new connection needs one. As JS
 {{/* Rights of the operator in the namespaces that it serves. They include those that it grants to ServiceAccounts. */}}
 {{- define "tailrace.rules" -}}
 - apiGroups: [tailrace.io]
-  resources: [streamclusters, streams, readergroups]
+  resources: [streamclusters, streams, readergroups, pipelines]
   verbs: [get, list, watch, patch]
 - apiGroups: [tailrace.io]
-  resources: [streamclusters/status, streams/status, readergroups/status]
+  resources: [streamclusters/status, streams/status, readergroups/status, pipelines/status]
   verbs: [get, patch, update]
 - apiGroups: [tailrace.io]
-  resources: [streamclusters/finalizers, streams/finalizers, readergroups/finalizers]
+  resources: [streamclusters/finalizers, streams/finalizers, readergroups/finalizers, pipelines/finalizers]
   verbs: [update]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
@@ -147,6 +151,17 @@ resolvers find it with one query less, and every new connection needs one. As JS
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+{{- if .Values.pipelines.enabled }}
+- apiGroups: [batch]
+  resources: [jobs, cronjobs]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete, deletecollection]
+{{- end }}
 {{- if .Values.operator.allSecrets }}
 - apiGroups: [""]
   resources: [secrets]

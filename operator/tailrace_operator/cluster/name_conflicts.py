@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from tailrace_operator.cluster import names
 from tailrace_operator.cluster.checks import Problem
 from tailrace_operator.kube.manifests import FIELD_MANAGER, is_deleted
-from tailrace_operator.kube.objects import STREAM_CLUSTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,23 +19,23 @@ if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Kind, Manifest
 
 
-def name_conflict(name: str, uid: str, found: Iterable[tuple[Kind, Manifest]]) -> Problem | None:
-    """Return a problem when children's names are in use by objects that are not the StreamCluster's.
+def name_conflict(owner: Kind, name: str, uid: str, found: Iterable[tuple[Kind, Manifest]]) -> Problem | None:
+    """Return a problem when children's names are in use by objects that are not the owner's.
 
-    `found`: the existing objects with the names of the children. Children that a deleted StreamCluster left behind
+    `found`: the existing objects with the names of the children. Children that a deleted owner left behind
     (`kubectl delete --cascade=orphan`) are adopted.
     """
     foreign = [(kind, item) for kind, item in found if not (is_owned(item, uid) or _is_orphaned(item))]
     if not foreign:
         return None
     listed = ", ".join(f"{kind.kind} {item['metadata']['name']}" for kind, item in foreign)
-    if all(_will_be_deleted(item, name) for _, item in foreign):
+    if all(_will_be_deleted(item, owner, name) for _, item in foreign):
         return Problem(
             "NameTaken", f"metadata.name: waiting for objects that are being deleted: {listed}", transient=True
         )
     return Problem(
         "NameTaken",
-        f"metadata.name: objects with the names of its children already exist: {listed}: give the StreamCluster "
+        f"metadata.name: objects with the names of its children already exist: {listed}: give the {owner.kind} "
         "another name, or delete these objects",
     )
 
@@ -66,10 +65,10 @@ def _is_of_a_child(entry: Mapping[str, object]) -> bool:
     return fields is not None
 
 
-def _will_be_deleted(manifest: Manifest, name: str) -> bool:
-    """Return whether an object will be deleted: it is being deleted, or is owned by an earlier StreamCluster."""
-    before = (STREAM_CLUSTERS.api_version, STREAM_CLUSTERS.kind, name)
-    owners = {(owner.get("apiVersion"), owner.get("kind"), owner.get("name")) for owner in _owners(manifest)}
+def _will_be_deleted(manifest: Manifest, owner: Kind, name: str) -> bool:
+    """Return whether an object will be deleted: it is being deleted, or is owned by an earlier owner of the name."""
+    before = (owner.api_version, owner.kind, name)
+    owners = {(one.get("apiVersion"), one.get("kind"), one.get("name")) for one in _owners(manifest)}
     return is_deleted(manifest) or owners == {before}
 
 

@@ -26,6 +26,7 @@ from tailrace_operator.cluster.child_writer import ChildWriter, Existing, OwnerD
 from tailrace_operator.cluster.name_conflicts import is_owned, name_conflict
 from tailrace_operator.cluster.plan import Plan
 from tailrace_operator.cluster.pod_diagnostics import pod_problem, terminating_pods
+from tailrace_operator.cluster.render import children
 from tailrace_operator.cluster.state import (
     ACCEPTED,
     CONTROLLER_READY,
@@ -88,7 +89,7 @@ class StreamClusterReconciler:
         period_s: float = limits.OPERATOR_CLUSTER_PERIOD_S,
     ) -> None:
         self._objects = objects
-        self._children = ChildWriter(objects)
+        self._children = ChildWriter(objects, STREAM_CLUSTERS, children)
         self._probe = probe
         self._placements = placements
         self._image = image
@@ -138,7 +139,7 @@ class StreamClusterReconciler:
         if problem is not None:
             return await self._refused(manifest, spec, workloads, problem)
         existing = await self._children.existing(self._plan(manifest, spec, ""))
-        problem = name_conflict(name, metadata["uid"], existing.values())
+        problem = name_conflict(STREAM_CLUSTERS, name, metadata["uid"], existing.values())
         if problem is not None:
             return await self._refused(manifest, spec, workloads, problem)
         accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification is accepted.")

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 STREAMS: Final = Kind("tailrace.io", "v1alpha1", "Stream", "streams", status_apart=True)
 READER_GROUPS: Final = Kind("tailrace.io", "v1alpha1", "ReaderGroup", "readergroups", status_apart=True)
+PIPELINES: Final = Kind("tailrace.io", "v1alpha1", "Pipeline", "pipelines", status_apart=True)
+JOBS: Final = Kind("batch", "v1", "Job", "jobs", status_apart=True)
+CRON_JOBS: Final = Kind("batch", "v1", "CronJob", "cronjobs", status_apart=True)
 STATEFUL_SETS: Final = Kind("apps", "v1", "StatefulSet", "statefulsets", status_apart=True)
 DEPLOYMENTS: Final = Kind("apps", "v1", "Deployment", "deployments", status_apart=True)
 PODS: Final = Kind("", "v1", "Pod", "pods", status_apart=True)

@@ -36,7 +36,16 @@ from tailrace_operator.cluster.tier2 import MinioProbe
 from tailrace_operator.connections.controllers import ClusterName, Controllers
 from tailrace_operator.kube.handlers import KopfWatch, forward_logs
 from tailrace_operator.kube.leader_election import LeaderElection
-from tailrace_operator.kube.objects import DEPLOYMENTS, STATEFUL_SETS, STREAM_CLUSTERS, HttpObjects
+from tailrace_operator.kube.objects import (
+    DEPLOYMENTS,
+    JOBS,
+    PIPELINES,
+    STATEFUL_SETS,
+    STREAM_CLUSTERS,
+    HttpObjects,
+)
+from tailrace_operator.pipeline.driver_status import HttpDriverStatus
+from tailrace_operator.pipeline.reconcile import PipelineReconciler
 from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
 from tailrace_operator.reconcile.keys import Key, cluster_of, owner_of
 from tailrace_operator.reconcile.loop import ReconcileLoop
@@ -60,6 +69,7 @@ if TYPE_CHECKING:
     from tailrace_operator.uninstall.release_command import ReleaseSettings
 
 IMAGE_VARIABLE: Final = "TAILRACE_IMAGE"
+SPARK_IMAGE_VARIABLE: Final = "TAILRACE_SPARK_IMAGE"
 POD_VARIABLE: Final = "POD_NAME"
 
 _logger = structlog.get_logger()
@@ -73,6 +83,7 @@ class Settings:
     all_namespaces: bool
     kubeconfig: str | None
     image: str
+    spark_image: str | None
     identity: str
     health_host: str
     health_port: int
@@ -103,6 +114,11 @@ def settings_of(arguments: Sequence[str], environment: dict[str, str]) -> Settin
         default=environment.get(IMAGE_VARIABLE),
         help=f"image of pods whose StreamCluster names none (default: ${IMAGE_VARIABLE})",
     )
+    parser.add_argument(
+        "--spark-image",
+        default=environment.get(SPARK_IMAGE_VARIABLE),
+        help=f"image of Pipelines that name none; without it none run (default: ${SPARK_IMAGE_VARIABLE})",
+    )
     parser.add_argument("--health-host", default="0.0.0.0", help="address of the health and metrics endpoint")
     parser.add_argument("--health-port", type=int, default=limits.OPERATOR_HEALTH_PORT)
     parser.add_argument(
@@ -122,6 +138,7 @@ def settings_of(arguments: Sequence[str], environment: dict[str, str]) -> Settin
         all_namespaces=found.all_namespaces,
         kubeconfig=found.kubeconfig,
         image=found.image,
+        spark_image=found.spark_image or None,
         identity=f"{environment.get(POD_VARIABLE) or os.uname().nodename}-{suffix}",
         health_host=found.health_host,
         health_port=found.health_port,
@@ -153,6 +170,9 @@ class Operator:
         self._loop.add(StreamReconciler(self._objects, self._controllers, SystemClock()), depends_on=cluster_of)
         self._groups = ReaderGroupReconciler(self._objects, self._controllers, SystemClock())
         self._loop.add(self._groups, depends_on=cluster_of)
+        self._drivers = HttpDriverStatus()
+        pipelines = PipelineReconciler(self._objects, self._probe, self._drivers, SystemClock(), settings.spark_image)
+        self._loop.add(pipelines, depends_on=cluster_of)
         self._loop.add_dependency(STREAM_CLUSTERS, fields_for_dependents, self._on_cluster_changed)
 
     async def run(self) -> None:
@@ -160,6 +180,8 @@ class Operator:
         await self._wait_for_kinds()
         watched: list[tuple[Kind, dict[str, str]]] = [(kind, {}) for kind in self._loop.kinds]
         watched += [(kind, dict(MANAGED)) for kind in (STATEFUL_SETS, DEPLOYMENTS)]
+        if self._settings.spark_image is not None:
+            watched.append((JOBS, dict(MANAGED)))
         watching = KopfWatch(self._settings.configuration(), self._settings.served, watched, self._on_event)
         self._health.liveness_problem = self._loop.liveness_problem
         self._health.metrics = self._metrics
@@ -172,6 +194,7 @@ class Operator:
         """Close all connections."""
         await self._controllers.close()
         self._probe.close()
+        self._drivers.close()
         self._objects.close()
         for api in self._apis.values():
             await api.close()
@@ -188,8 +211,8 @@ class Operator:
                 await asyncio.sleep(limits.OPERATOR_KINDS_RETRY_S)
 
     def _on_event(self, kind: Kind, change: str | None, manifest: Manifest) -> None:
-        if kind in (STATEFUL_SETS, DEPLOYMENTS):
-            owner = owner_of(manifest, STREAM_CLUSTERS)
+        if kind in (STATEFUL_SETS, DEPLOYMENTS, JOBS):
+            owner = owner_of(manifest, STREAM_CLUSTERS) or owner_of(manifest, PIPELINES)
             if owner is not None:
                 self._loop.child_changed(owner)
         else:

@@ -29,6 +29,10 @@ def applied(schema: dict[str, Any], value: Any, path: str) -> Any:
             return _array(schema, value, path)
         case "string":
             return _string(schema, value, path)
+        case "boolean":
+            if not isinstance(value, bool):
+                raise InvalidSpecError(path, f"{_shown(value)} is neither true nor false")
+            return value
         case "integer":
             return _integer(schema, value, path)
         case other:

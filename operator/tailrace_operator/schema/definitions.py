@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace_operator.schema import grammar, readergroup, stream, streamcluster
+from tailrace_operator.schema import grammar, pipeline, readergroup, stream, streamcluster
 from tailrace_operator.schema.build import Schema, struct
 
 if TYPE_CHECKING:
@@ -169,4 +169,29 @@ READER_GROUP: Final = Definition(
         _AGE,
     ),
 )
-DEFINITIONS: Final = (STREAM_CLUSTER, STREAM, READER_GROUP)
+PIPELINE: Final = Definition(
+    kind="Pipeline",
+    plural="pipelines",
+    short="pl",
+    description="A job on streams that runs on Spark: archive, aggregate, replay or backfill.",
+    spec=pipeline.spec,
+    status=pipeline.status,
+    rules=pipeline.root_rules,
+    columns=(
+        *_READY,
+        Column("Job", ".spec.job", "Job of `tailrace pipeline`."),
+        Column("Stream", ".spec.stream", "Stream that the job reads, or, with backfill, writes."),
+        Column("Rows", ".status.progress.rows", "Rows read since the driver started.", kind="integer"),
+        Column("Lag Bytes", ".status.progress.lagBytes", "Bytes that no batch has read.", kind="integer"),
+        Column("Lag Seconds", ".status.progress.lagSeconds", "Age of the oldest unread data.", kind="integer"),
+        Column("Last Batch", ".status.progress.lastBatchTime", "Time since the last batch ended.", kind="date"),
+        Column("Output", ".spec.output", "Folder of the files.", wide=True),
+        Column("Schedule", ".spec.schedule", "When the job runs.", wide=True),
+        Column("Cluster", ".spec.cluster", "StreamCluster.", wide=True),
+        Column("Driver", ".status.driver", "Pod of the driver.", wide=True),
+        Column("Executors", ".status.executors", "Executor pods that run.", kind="integer", wide=True),
+        Column("Spark UI", ".status.sparkUi", "URL of Spark's pages, inside the cluster.", wide=True),
+        _AGE,
+    ),
+)
+DEFINITIONS: Final = (STREAM_CLUSTER, STREAM, READER_GROUP, PIPELINE)

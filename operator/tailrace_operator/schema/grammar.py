@@ -85,6 +85,32 @@ REFRESH_MIN_MS: Final = 100
 INTERVAL_MAX_MS: Final = 24 * 3_600_000
 LAG_SECONDS_MAX: Final = INT32_MAX
 
+# -- Pipeline -------------------------------------------------------------------------------------------------------
+PIPELINE_NAME_MAX_LENGTH: Final = 40  # leaves room for suffixes of Jobs, pods and executors
+JOBS: Final = ("archive", "aggregate", "replay", "backfill")
+CONTINUOUS_JOBS: Final = ("archive", "aggregate")
+URL: Final = r"^s3a://[a-z0-9][a-z0-9.-]*[a-z0-9](/[A-Za-z0-9][A-Za-z0-9._=-]*)+/?$"
+URL_PATTERN: Final = r"^s3a://[a-z0-9][a-z0-9.-]*[a-z0-9](/[A-Za-z0-9*][A-Za-z0-9._=*-]*)+/?$"
+URL_MAX_LENGTH: Final = 512
+QUALIFIED_STREAM: Final = f"^{USER_NAME_PATTERN}/{USER_NAME_PATTERN}$"
+JOB_OPTION: Final = r"^[a-z][a-z0-9-]*=[^\r\n]*$"
+JOB_OPTION_MAX_LENGTH: Final = 8192
+JOB_OPTIONS_MAX: Final = 64
+OPTIONS_OF_OPERATOR: Final = ("master", "conf", "controller", "json", "every", "checkpoint")
+SPARK_SETTING: Final = r"^spark\.[A-Za-z0-9._-]+=[^\r\n]*$"
+SPARK_SETTING_MAX_LENGTH: Final = 1024
+SCHEDULE: Final = r"^(@(hourly|daily|weekly|monthly|yearly)|[0-9*/,A-Za-z-]+( [0-9*/,A-Za-z?#-]+){4})$"
+SCHEDULE_MAX_LENGTH: Final = 100
+EVERY_MAX_S: Final = 86_400
+RESTARTS_DEFAULT: Final = 6
+RESTARTS_MAX: Final = 1000
+EXECUTORS_DEFAULT: Final = 1
+EXECUTORS_MAX: Final = 256
+SPARK_MEMORY_DEFAULT: Final = "1536Mi"
+SPARK_MEMORY_MIN_MIB: Final = 1024  # half of it is Java's heap, of which Spark wants 450 MiB at least
+CORES_DEFAULT: Final = 1
+CORES_MAX: Final = 64
+
 # -- status ---------------------------------------------------------------------------------------------------------
 CONDITIONS_MAX: Final = 16
 REASON: Final = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"

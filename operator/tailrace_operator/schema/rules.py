@@ -9,7 +9,8 @@ from tailrace_operator.schema import grammar
 from tailrace_operator.schema.build import Rule
 
 
-def _memory_at_least(smallest_mib: int, example: str) -> Rule:
+def memory_at_least(smallest_mib: int, example: str) -> Rule:
+    """Return the rule that a memory limit is not below a number of MiB."""
     return Rule(
         f"type(self) == int ? self >= {smallest_mib * limits.MIB} : "
         f"!isQuantity(self) || quantity(self).compareTo(quantity('{smallest_mib}Mi')) >= 0",
@@ -17,8 +18,8 @@ def _memory_at_least(smallest_mib: int, example: str) -> Rule:
     )
 
 
-MEMORY_AT_LEAST: Final = _memory_at_least(grammar.MEMORY_MIN_MIB, "1536Mi")
-CONTROLLER_MEMORY_AT_LEAST: Final = _memory_at_least(
+MEMORY_AT_LEAST: Final = memory_at_least(grammar.MEMORY_MIN_MIB, "1536Mi")
+CONTROLLER_MEMORY_AT_LEAST: Final = memory_at_least(
     grammar.CONTROLLER_MEMORY_MIN_MIB, grammar.CONTROLLER_MEMORY_DEFAULT
 )
 CPU_POSITIVE: Final = Rule(

@@ -75,11 +75,11 @@ class StreamClusterSpec:
     def parse(cls, manifest: Mapping[str, Any]) -> StreamClusterSpec:
         """Parse a StreamCluster. Raises InvalidSpecError, which names the field."""
         name = _name(manifest)
-        _hold(streamcluster.CLUSTER_NAME, "metadata.name", cluster_name_fits(name))
+        hold(streamcluster.CLUSTER_NAME, "metadata.name", cluster_name_fits(name))
         spec = applied(_STREAM_CLUSTER, manifest.get("spec"), "spec")
         tier2, store = spec["tier2"], spec["segmentStore"]
         workers = store["replicas"] * store["workers"]
-        _hold(streamcluster.WORKERS_AT_MOST, "spec.segmentStore", workers <= grammar.WORKERS_ALL_MAX)
+        hold(streamcluster.WORKERS_AT_MOST, "spec.segmentStore", workers <= grammar.WORKERS_ALL_MAX)
         return cls(
             tier2=Tier2Spec(
                 bucket=tier2["bucket"],
@@ -92,11 +92,11 @@ class StreamClusterSpec:
             segment_store=SegmentStoreSpec(
                 store["replicas"],
                 store["workers"],
-                *_resources(store, "spec.segmentStore", rules.MEMORY_AT_LEAST, grammar.MEMORY_MIN_MIB),
+                *resources_of(store, "spec.segmentStore", rules.MEMORY_AT_LEAST, grammar.MEMORY_MIN_MIB),
             ),
             controller=ControllerSpec(
                 spec["controller"]["replicas"],
-                *_resources(
+                *resources_of(
                     spec["controller"],
                     "spec.controller",
                     rules.CONTROLLER_MEMORY_AT_LEAST,
@@ -196,11 +196,11 @@ class ReaderGroupSpec:
         """Parse a ReaderGroup. Raises InvalidSpecError, which names the field."""
         spec = applied(_READER_GROUP, manifest.get("spec"), "spec")
         rust_publishes = spec["flavour"] == "Rust" and spec["retentionType"] != "None"
-        _hold(readergroup.RUST_PUBLISHES_NOTHING, "spec", not rust_publishes)
+        hold(readergroup.RUST_PUBLISHES_NOTHING, "spec", not rust_publishes)
         interval_ms = spec["checkpointIntervalMs"]
         off = interval_ms == grammar.CHECKPOINT_INTERVAL_OFF
         long_enough = off or interval_ms >= grammar.CHECKPOINT_INTERVAL_MIN_MS
-        _hold(readergroup.CHECKPOINT_INTERVAL, "spec.checkpointIntervalMs", long_enough)
+        hold(readergroup.CHECKPOINT_INTERVAL, "spec.checkpointIntervalMs", long_enough)
         return cls(
             cluster=spec["cluster"],
             scope=spec["scope"],
@@ -222,7 +222,8 @@ def cluster_name_fits(name: str) -> bool:
     return len(name) <= grammar.CLUSTER_NAME_MAX_LENGTH and values.matches(grammar.CLUSTER_NAME, name)
 
 
-def _hold(rule: Rule, path: str, holds: bool) -> None:
+def hold(rule: Rule, path: str, holds: bool) -> None:
+    """Raise InvalidSpecError with the message of a rule that does not hold."""
     if not holds:
         raise InvalidSpecError(path, rule.message)
 
@@ -236,30 +237,31 @@ def _own_name(manifest: Mapping[str, Any], spec: dict[str, Any], name: str, sche
     if name in spec:
         return str(spec[name])
     own, longest = _name(manifest), schema["properties"][name]["maxLength"]
-    _hold(rules.name_fits(name, longest), f"spec.{name}", len(own) <= longest)
+    hold(rules.name_fits(name, longest), f"spec.{name}", len(own) <= longest)
     return own
 
 
 def _size(text: str, path: str) -> int:
     found = values.size_bytes(text)
-    _hold(rules.SIZE_BOUNDED, path, found <= grammar.SIZE_MAX_BYTES)
+    hold(rules.SIZE_BOUNDED, path, found <= grammar.SIZE_MAX_BYTES)
     return found
 
 
-def _resources(spec: dict[str, Any], path: str, at_least: Rule, smallest_mib: int) -> tuple[int, int | None]:
+def resources_of(spec: dict[str, Any], path: str, at_least: Rule, smallest_mib: int) -> tuple[int, int | None]:
+    """Return memory in bytes and CPU in thousandths. Raises InvalidSpecError, which names the field."""
     memory_bytes = values.size_bytes(spec["memory"])
-    _hold(at_least, f"{path}.memory", memory_bytes >= smallest_mib * limits.MIB)
+    hold(at_least, f"{path}.memory", memory_bytes >= smallest_mib * limits.MIB)
     if "cpu" not in spec:
         return memory_bytes, None
     cpu_millis = values.cpu_millis(spec["cpu"])
-    _hold(rules.CPU_POSITIVE, f"{path}.cpu", cpu_millis > 0)
+    hold(rules.CPU_POSITIVE, f"{path}.cpu", cpu_millis > 0)
     return memory_bytes, cpu_millis
 
 
 def _scaling(spec: dict[str, Any], path: str) -> ScalingSpec:
     fixed = spec["type"] == "Fixed"
-    _hold(stream.FIXED_TAKES_NO_RATE, path, not fixed or not ({"target", "scaleFactor"} & spec.keys()))
-    _hold(stream.RATES_NEED_TARGET, path, fixed or "target" in spec)
+    hold(stream.FIXED_TAKES_NO_RATE, path, not fixed or not ({"target", "scaleFactor"} & spec.keys()))
+    hold(stream.RATES_NEED_TARGET, path, fixed or "target" in spec)
     if fixed:
         return ScalingSpec(min_segments=spec["minSegments"])
     factor = spec.get("scaleFactor", grammar.SCALE_FACTOR_DEFAULT)
@@ -269,13 +271,13 @@ def _scaling(spec: dict[str, Any], path: str) -> ScalingSpec:
 def _retention(spec: dict[str, Any], path: str) -> RetentionSpec:
     bounds = [spec[name] for name in ("min", "max") if name in spec]
     if spec["type"] == "Size":
-        _hold(stream.SIZE_RETENTION_KEEPS_SIZES, path, all(map(values.is_size, bounds)))
+        hold(stream.SIZE_RETENTION_KEEPS_SIZES, path, all(map(values.is_size, bounds)))
         numbers = [values.size_bytes(bound) for bound in bounds]
-        _hold(stream.RETENTION_SIZES_BOUNDED, path, all(number <= grammar.SIZE_MAX_BYTES for number in numbers))
+        hold(stream.RETENTION_SIZES_BOUNDED, path, all(number <= grammar.SIZE_MAX_BYTES for number in numbers))
     else:
-        _hold(stream.TIME_RETENTION_KEEPS_DURATIONS, path, all(map(values.is_duration, bounds)))
+        hold(stream.TIME_RETENTION_KEEPS_DURATIONS, path, all(map(values.is_duration, bounds)))
         numbers = [values.duration_ms(bound) for bound in bounds]
-    _hold(stream.RETENTION_MIN_MAX, path, numbers == sorted(numbers))
+    hold(stream.RETENTION_MIN_MAX, path, numbers == sorted(numbers))
     return RetentionSpec(spec["type"], *numbers)
 
 
@@ -287,6 +289,6 @@ def _streams(spec: dict[str, Any]) -> tuple[str, ...]:
 
 def _lag(spec: dict[str, Any]) -> LagThreshold:
     path = "spec.lagThreshold"
-    _hold(readergroup.LAG_NEEDS_ONE, path, bool(spec))
+    hold(readergroup.LAG_NEEDS_ONE, path, bool(spec))
     found = _size(spec["bytes"], f"{path}.bytes") if "bytes" in spec else None
     return LagThreshold(found, spec.get("seconds"))

@@ -133,13 +133,14 @@ def test_columns_show_condition_and_domain(stream: Kubectl) -> None:
 
 
 def test_all_kinds_are_found_by_category_and_short_names(stream: Kubectl) -> None:
-    stream.apply(manifest("StreamCluster", "found", {}), manifest("ReaderGroup", "found", {}))
+    others = ("StreamCluster", "ReaderGroup", "Pipeline")
+    stream.apply(*(manifest(kind, "found", {}) for kind in others))
     listed = until("the category is known", lambda: stream("get", "tailrace", "--output=name"), 30).split()
     assert {line.partition(".")[0] for line in listed} == {kind.lower() for kind in PLURALS}
-    for short, name in (("tsc", "found"), ("strm", "scaled"), ("rg", "found")):
+    for short, name in (("tsc", "found"), ("strm", "scaled"), ("rg", "found"), ("pl", "found")):
         assert stream("get", short, "--output=name").strip().endswith(f"/{name}")
-    stream.delete("streamcluster", "found")
-    stream.delete("readergroup", "found")
+    for kind in others:
+        stream.delete(kind.lower(), "found")
 
 
 def test_the_map_of_a_full_cluster_fits(api: Kubectl) -> None:

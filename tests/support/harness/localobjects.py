@@ -49,10 +49,16 @@ class LocalObjects:
         manifest["metadata"]["generation"] += 1
         self._store(kind, manifest)
 
-    def annotate(self, kind: Kind, name: str, annotation: str, namespace: str = NAMESPACE) -> None:
+    def put_status(self, kind: Kind, name: str, status: Mapping[str, Any], namespace: str = NAMESPACE) -> None:
+        """Replace a status, as a controller of Kubernetes does."""
+        self._store(kind, self._find(kind, namespace, name) | {"status": deepcopy(dict(status))})
+
+    def annotate(
+        self, kind: Kind, name: str, annotation: str, namespace: str = NAMESPACE, value: str = "true"
+    ) -> None:
         """Set an annotation."""
         manifest = self._find(kind, namespace, name)
-        manifest["metadata"]["annotations"] = {annotation: "true"}
+        manifest["metadata"]["annotations"] = {annotation: value}
         self._store(kind, manifest)
 
     def remove(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> None:
@@ -121,16 +127,23 @@ class LocalObjects:
         return Page(await self.list(kind, namespace), None)
 
     async def apply(self, kind: Kind, namespace: str, manifest: Manifest, *, only_new: bool = False) -> Manifest:
-        """See Objects.apply; only of fields of the spec, to an object that is there."""
-        found = self._find(kind, namespace, manifest["metadata"]["name"])
+        """See Objects.apply; fields of the spec are merged at its top, all others replaced."""
+        name, own = manifest["metadata"]["name"], deepcopy(dict(manifest))
+        if not self.exists(kind, name, namespace):
+            if "uid" in own["metadata"]:
+                raise WriteConflictError(f"{kind.plural} {name} is gone")
+            own["metadata"] |= {"uid": str(uuid.uuid4()), "generation": 1, "creationTimestamp": NOW}
+            return self._store(kind, own)
+        found = self._find(kind, namespace, name)
         if only_new:
-            raise WriteConflictError(f"{kind.plural} {manifest['metadata']['name']} exists")
+            raise WriteConflictError(f"{kind.plural} {name} exists")
         if manifest["metadata"]["uid"] != found["metadata"]["uid"]:
-            raise WriteConflictError(f"{kind.plural} {manifest['metadata']['name']} is another one")
+            raise WriteConflictError(f"{kind.plural} {name} is another one")
         if manifest["metadata"].get("resourceVersion") not in (None, found["metadata"]["resourceVersion"]):
-            raise WriteConflictError(f"{kind.plural} {manifest['metadata']['name']} has been modified")
-        found["spec"] |= deepcopy(manifest["spec"])
-        return self._store(kind, found)
+            raise WriteConflictError(f"{kind.plural} {name} has been modified")
+        found["metadata"] |= own.pop("metadata")
+        spec = found.get("spec", {}) | own.pop("spec", {})
+        return self._store(kind, {**found, **own, **({"spec": spec} if spec else {})})
 
     async def merge_status(self, kind: Kind, manifest: Manifest, status: Mapping[str, Any]) -> Manifest:
         """See Objects.merge_status."""

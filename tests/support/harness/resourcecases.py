@@ -10,12 +10,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 API_VERSION: Final = "tailrace.io/v1alpha1"
-PLURALS: Final = {"StreamCluster": "streamclusters", "Stream": "streams", "ReaderGroup": "readergroups"}
+PLURALS: Final = {
+    "StreamCluster": "streamclusters",
+    "Stream": "streams",
+    "ReaderGroup": "readergroups",
+    "Pipeline": "pipelines",
+}
 TIER2: Final = {"bucket": "data", "endpoint": "http://minio.storage.svc:9000", "credentialsSecret": "minio"}
 BASES: Final[dict[str, dict[str, Any]]] = {
     "StreamCluster": {"tier2": TIER2},
     "Stream": {"cluster": "prod", "scope": "shop"},
     "ReaderGroup": {"cluster": "prod", "scope": "shop", "streams": ["orders"]},
+    "Pipeline": {"cluster": "prod", "job": "archive", "stream": "shop/orders", "output": "s3a://lake/orders"},
 }
 
 
@@ -237,7 +243,53 @@ GROUP_CASES: Final = (
     Case("an unknown flavour", "ReaderGroup", {"flavour": "Go"}, "spec.flavour"),
     Case("an unknown start", "ReaderGroup", {"start": "Middle"}, "spec.start"),
 )
-CASES: Final = CLUSTER_CASES + STREAM_CASES + GROUP_CASES
+_REPLAY: Final = {"job": "replay", "target": "shop/copy", "checkpoint": "s3a://lake/c"}
+_BACKFILL: Final = {"job": "backfill", "input": "s3a://lake/in/*.parquet", "checkpoint": "s3a://lake/c"}
+PIPELINE_CASES: Final = (
+    Case("an archive", "Pipeline", {}),
+    Case(
+        "an archive with everything",
+        "Pipeline",
+        {
+            "options": ["schema=id long, at timestamp", "time-field=at", "option=maxBytesPerTrigger=1000"],
+            "everySeconds": 30,
+            "suspend": True,
+            "restarts": 0,
+            "objectStore": {"endpoint": "https://s3.example", "credentialsSecret": "lake", "region": "eu-1"},
+            "driver": {"memory": "2Gi", "cpu": 1},
+            "executors": {"instances": 4, "cores": 2, "memory": "4Gi", "cpu": "2"},
+            "sparkConf": ["spark.sql.shuffle.partitions=8"],
+            "image": "registry.example/spark:1",
+            "imagePullPolicy": "Always",
+        },
+    ),
+    Case("a scheduled one", "Pipeline", {"schedule": "*/15 0-6 * * 1-5"}),
+    Case("a scheduled one by a word", "Pipeline", {"schedule": "@daily"}),
+    Case("a replay", "Pipeline", _REPLAY, without=("output",)),
+    Case("a backfill", "Pipeline", _BACKFILL, without=("output",)),
+    Case("the longest name of a pipeline", "Pipeline", {}, name="p" * 40),
+    Case("a name of a pipeline that is too long", "Pipeline", {}, "has at most 40 characters", "p" * 41),
+    Case("an archive without a folder", "Pipeline", {}, "output is required", without=("output",)),
+    Case("a replay with a folder", "Pipeline", _REPLAY, "output is required"),
+    Case("an archive with a target", "Pipeline", {"target": "shop/copy"}, "target is required by replay, only"),
+    Case("an archive with an input", "Pipeline", {"input": "s3a://lake/in"}, "input is required by backfill, only"),
+    Case("an archive with a checkpoint", "Pipeline", {"checkpoint": "s3a://lake/c"}, "checkpoint is required"),
+    Case("an endless replay", "Pipeline", {**_REPLAY, "everySeconds": 5}, "everySeconds is for", without=("output",)),
+    Case("without end and scheduled", "Pipeline", {"everySeconds": 5, "schedule": "@daily"}, "everySeconds is for"),
+    Case("an unknown job", "Pipeline", {"job": "audit"}, "spec.job"),
+    Case("a stream without a scope", "Pipeline", {"stream": "orders"}, "spec.stream"),
+    Case("a folder of another file system", "Pipeline", {"output": "hdfs://lake/orders"}, "spec.output"),
+    Case("a bucket as a folder", "Pipeline", {"output": "s3a://lake"}, "spec.output"),
+    Case("a pattern as a folder", "Pipeline", {"output": "s3a://lake/or*"}, "spec.output"),
+    Case("an option of the operator", "Pipeline", {"options": ["every=5"]}, "the operator sets the options"),
+    Case("an option with dashes", "Pipeline", {"options": ["--schema=id long"]}, "spec.options[0]"),
+    Case("an option in two lines", "Pipeline", {"options": ["schema=id\nlong"]}, "spec.options[0]"),
+    Case("a schedule of four fields", "Pipeline", {"schedule": "0 3 * *"}, "spec.schedule"),
+    Case("a driver with little memory", "Pipeline", {"driver": {"memory": "1000Mi"}}, "at least 1024Mi"),
+    Case("no cores", "Pipeline", {"executors": {"cores": 0}}, "spec.executors.cores"),
+    Case("a setting that is not Spark's", "Pipeline", {"sparkConf": ["hadoop.x=1"]}, "spec.sparkConf[0]"),
+)
+CASES: Final = CLUSTER_CASES + STREAM_CASES + GROUP_CASES + PIPELINE_CASES
 
 EDITS: Final = (
     Edit("containers", "StreamCluster", {}, {"containers": 17}, "containers is immutable"),
@@ -263,5 +315,6 @@ EDITS: Final = (
     Edit("flavour", "ReaderGroup", {}, {"flavour": "Rust"}, "flavour is immutable"),
     Edit("start", "ReaderGroup", {}, {"start": "Tail"}, "start is immutable"),
     Edit("name of a group", "ReaderGroup", {}, {"groupName": "g"}, "name of the reader group, is immutable"),
+    Edit("all of a pipeline", "Pipeline", {}, {"output": "s3a://other/orders", "everySeconds": 5, "suspend": True}),
     Edit("streams of a group", "ReaderGroup", {}, {"streams": ["a", "b"]}),
 )

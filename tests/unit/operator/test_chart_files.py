@@ -13,13 +13,19 @@ import yaml
 
 from tailrace.common.budgets import controller_budgets, smallest_controller_bytes
 from tailrace.common.errors import InvalidSpecError
+from tailrace_operator.schema.pipeline_spec import PipelineSpec
 from tailrace_operator.schema.specs import ReaderGroupSpec, StreamClusterSpec, StreamSpec
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CHART = REPOSITORY / "charts/tailrace"
 EXAMPLES = sorted((REPOSITORY / "examples/kubernetes").glob("*.yaml"))
 TIER2 = {"bucket": "data", "endpoint": "http://minio:9000", "credentialsSecret": "s3"}
-PARSERS = {"StreamCluster": StreamClusterSpec.parse, "Stream": StreamSpec.parse, "ReaderGroup": ReaderGroupSpec.parse}
+PARSERS = {
+    "StreamCluster": StreamClusterSpec.parse,
+    "Stream": StreamSpec.parse,
+    "ReaderGroup": ReaderGroupSpec.parse,
+    "Pipeline": PipelineSpec.parse,
+}
 SOURCES = (
     "services/tailrace/segmentstore/worker/metrics.py",
     "services/tailrace/segmentstore/container/container.py",
@@ -139,7 +145,7 @@ def test_the_chart_has_the_definitions_of_the_repository() -> None:
         {path.name: path.read_text() for path in folder.iterdir()} for folder in (REPOSITORY / "crds", CHART / "crds")
     )
     assert there == here
-    assert len(there) == 3
+    assert len(there) == 4
 
 
 @pytest.mark.parametrize("path", ["docs/kubernetes.md", "charts/tailrace/templates/NOTES.txt"])

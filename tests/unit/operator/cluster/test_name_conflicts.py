@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace_operator.cluster import names
 from tailrace_operator.cluster.name_conflicts import name_conflict
 from tailrace_operator.kube.objects import ROLES, SERVICE_ACCOUNTS
@@ -40,7 +41,7 @@ def thing(*owners: dict[str, Any], entries: tuple[dict[str, Any], ...] = (), **m
     ids=["its own", "its own and another's", "left", "left and changed by others"],
 )
 def test_what_is_its_own_or_left_of_one_before_is_taken(found: dict[str, Any]) -> None:
-    assert name_conflict("main", UID, [(SERVICE_ACCOUNTS, found)]) is None
+    assert name_conflict(STREAM_CLUSTERS, "main", UID, [(SERVICE_ACCOUNTS, found)]) is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_what_is_its_own_or_left_of_one_before_is_taken(found: dict[str, Any]) -
 )
 def test_a_foreign_object_is_reported_with_the_fix(found: dict[str, Any]) -> None:
     own = thing(owner())
-    problem = name_conflict("main", UID, [(ROLES, own), (SERVICE_ACCOUNTS, found)])
+    problem = name_conflict(STREAM_CLUSTERS, "main", UID, [(ROLES, own), (SERVICE_ACCOUNTS, found)])
     assert problem is not None
     assert (problem.reason, problem.transient) == ("NameTaken", False)
     assert problem.message == (
@@ -84,7 +85,7 @@ def test_a_foreign_object_is_reported_with_the_fix(found: dict[str, Any]) -> Non
 
 
 def test_all_foreign_objects_are_reported() -> None:
-    problem = name_conflict("main", UID, [(ROLES, thing()), (SERVICE_ACCOUNTS, thing(owner(OTHER)))])
+    problem = name_conflict(STREAM_CLUSTERS, "main", UID, [(ROLES, thing()), (SERVICE_ACCOUNTS, thing(owner(OTHER)))])
     assert problem is not None
     assert "Role main-store, ServiceAccount main-store:" in problem.message
     assert not problem.transient, "one of them stays"
@@ -96,7 +97,7 @@ def test_all_foreign_objects_are_reported() -> None:
     ids=["of the one before", "being deleted"],
 )
 def test_what_goes_by_itself_is_waited_for(found: dict[str, Any]) -> None:
-    problem = name_conflict("main", UID, [(SERVICE_ACCOUNTS, found)])
+    problem = name_conflict(STREAM_CLUSTERS, "main", UID, [(SERVICE_ACCOUNTS, found)])
     assert problem is not None
     assert (problem.reason, problem.transient) == ("NameTaken", True)
     assert problem.message == "metadata.name: waiting for objects that are being deleted: ServiceAccount main-store"

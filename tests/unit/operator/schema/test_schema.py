@@ -15,9 +15,15 @@ from tailrace.common.errors import InvalidNameError, InvalidSpecError
 from tailrace_operator.schema import grammar
 from tailrace_operator.schema.apply import applied
 from tailrace_operator.schema.definitions import DEFINITIONS, Definition
+from tailrace_operator.schema.pipeline_spec import PipelineSpec
 from tailrace_operator.schema.specs import ReaderGroupSpec, StreamClusterSpec, StreamSpec
 
-PARSERS = {"StreamCluster": StreamClusterSpec.parse, "Stream": StreamSpec.parse, "ReaderGroup": ReaderGroupSpec.parse}
+PARSERS = {
+    "StreamCluster": StreamClusterSpec.parse,
+    "Stream": StreamSpec.parse,
+    "ReaderGroup": ReaderGroupSpec.parse,
+    "Pipeline": PipelineSpec.parse,
+}
 BY_KIND = {definition.kind: definition for definition in DEFINITIONS}
 ALLOWED = {
     "type",
@@ -81,6 +87,8 @@ def test_every_field_is_structural_and_bounded(node: dict[str, Any]) -> None:
         case "object":
             assert node["properties"]
             assert set(node.get("required", ())) <= node["properties"].keys()
+        case "boolean":
+            assert "default" in node
         case kind:
             assert kind == "integer"
             assert node["format"] in {"int32", "int64"}
@@ -145,7 +153,9 @@ def test_columns_and_scale_point_at_fields(definition: Definition) -> None:
     schema = definition.schema()
     for column in definition.columns:
         if "[" not in column.json_path and not column.json_path.startswith(".metadata."):
-            assert at(schema, column.json_path)["type"] == column.kind
+            field = at(schema, column.json_path)
+            kind = "date" if field.get("format") == "date-time" else field["type"]
+            assert kind == column.kind
     for path in definition.scale.values():
         assert at(schema, path)["type"] == "integer"
     for rule in definition.rules():
@@ -219,6 +229,8 @@ def plausible(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
             return whole | st.fixed_dictionaries({}, optional=fields)
         case "array":
             return st.lists(plausible(schema["items"]), max_size=3)
+        case "boolean":
+            return st.booleans() | st.sampled_from(TEXTS)
         case "integer":
             low, high = schema.get("minimum", 0), schema.get("maximum", 2**31)
             return st.sampled_from([low, low + 1, high, high + 1, low - 1, 1000])

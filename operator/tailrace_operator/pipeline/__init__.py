@@ -1,0 +1,1 @@
+"""The Pipeline resource: a job on Spark in pods (docs/pipelines.md)."""

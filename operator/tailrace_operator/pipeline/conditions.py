@@ -1,0 +1,85 @@
+"""Derive the conditions and the status of a Pipeline; pure (docs/pipelines.md#conditions)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace_operator.cluster.pod_diagnostics import pod_problem
+from tailrace_operator.pipeline import names
+from tailrace_operator.reconcile.outcome import Condition, Outcome, Status, ready
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace_operator.pipeline.observed import Observed
+    from tailrace_operator.schema.pipeline_spec import PipelineSpec
+
+ACCEPTED: Final = "Accepted"
+RUNNING: Final = "Running"
+
+
+def refused(reason: str, message: str, retry_after_s: float | None = None) -> Outcome:
+    """Return the outcome for a specification that is not carried out; what runs goes on."""
+    accepted = Condition(ACCEPTED, Status.FALSE, reason, message)
+    return Outcome((accepted, ready([accepted], "", "")), retry_after_s=retry_after_s)
+
+
+def outcome(
+    spec: PipelineSpec, seen: Observed, progress: Mapping[str, Any] | None, now_ms: int, message: str = ""
+) -> Outcome:
+    """Return conditions and status. `message`: what the Kubernetes API refuses; empty: nothing."""
+    accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification is accepted.")
+    if message:
+        accepted = Condition(ACCEPTED, Status.FALSE, "ChildRefused", message)
+    failing = seen.fails_again(now_ms) and not (progress or {}).get("batches")
+    running = _running(spec, seen, failing=failing)
+    summary = _summary(spec, seen, accepted, running)
+    status: dict[str, Any] = {
+        "driver": seen.driver["metadata"]["name"] if seen.driver else None,
+        "sparkUi": _ui(seen),
+        "executors": seen.executors,
+        "restarts": seen.restarts,
+    }
+    if seen.last is not None:
+        status["lastRun"] = seen.last.as_status()
+    if progress is not None:
+        status["progress"] = dict(progress)
+    return Outcome((accepted, running, summary), status)
+
+
+def _running(spec: PipelineSpec, seen: Observed, *, failing: bool) -> Condition:
+    def not_running(reason: str, message: str, *, warn: bool = False) -> Condition:
+        return Condition(RUNNING, Status.FALSE, reason, message, warn_on=Status.FALSE if warn else None)
+
+    failed = f"The last attempt failed: {seen.last_error}." if seen.last_error else ""
+    if seen.last is not None and not seen.last.succeeded and (spec.schedule is None or seen.driver is None):
+        return not_running("Failed", f"The run has failed: {seen.last.message or 'no reason given'}.", warn=True)
+    if spec.suspend:
+        return not_running("Suspended", "spec.suspend is set; the next run goes on where this one was.")
+    if seen.driver is None and seen.finished and spec.schedule is None:
+        return not_running("Complete", "The job has written all there was.")
+    if seen.is_running and not failing:
+        wanted = spec.executors.instances
+        message = f"The driver runs, with {seen.executors} of {wanted} executors." if wanted else "The driver runs."
+        return Condition(RUNNING, Status.TRUE, "Running", message)
+    problem = pod_problem([seen.driver]) if seen.driver else ""
+    if problem or failed:
+        message = " ".join(filter(None, (f"{problem[:1].upper()}{problem[1:]}." if problem else "", failed)))
+        return not_running("DriverFailed", message, warn=True)
+    if spec.schedule is not None and seen.driver is None:
+        return not_running("Scheduled", f"The next run is due by the schedule {spec.schedule}.")
+    return not_running("Starting", "The driver is starting.")
+
+
+def _summary(spec: PipelineSpec, seen: Observed, accepted: Condition, running: Condition) -> Condition:
+    """Return condition Ready: the job runs, or has done what it should, or waits for its time."""
+    if accepted.is_true and running.reason == "Complete":
+        return ready([accepted], "Complete", running.message)
+    if accepted.is_true and running.reason == "Scheduled":
+        return ready([accepted], "Scheduled", running.message)
+    return ready([accepted, running], "Running", running.message)
+
+
+def _ui(seen: Observed) -> str | None:
+    address = (seen.driver or {}).get("status", {}).get("podIP") if seen.is_running else None
+    return f"http://{address}:{names.UI_PORT}" if address else None

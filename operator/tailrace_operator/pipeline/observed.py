@@ -1,0 +1,186 @@
+"""What workload and pods of a Pipeline say; pure (docs/pipelines.md#conditions)."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.common import limits
+from tailrace_operator.kube.manifests import is_time
+from tailrace_operator.kube.objects import CRON_JOBS, JOBS
+from tailrace_operator.pipeline import names
+from tailrace_operator.pipeline.pods import CONTAINER
+
+if TYPE_CHECKING:
+    from tailrace.cluster.kubernetes import Kind, Manifest
+
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """A run that has ended."""
+
+    succeeded: bool
+    time: str
+    rows: int | None = None
+    batches: int | None = None
+    message: str = ""
+
+    def as_status(self) -> dict[str, Any]:
+        """Return the fields of the status."""
+        found = {
+            "result": "Succeeded" if self.succeeded else "Failed",
+            "time": self.time,
+            "rows": self.rows,
+            "batches": self.batches,
+            "message": self.message or None,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """``driver``: the newest driver pod that has not ended. ``last``: the last run of a workload that ends."""
+
+    driver: Manifest | None
+    executors: int
+    restarts: int
+    ended_executors: tuple[Manifest, ...]
+    last_error: str
+    finished: bool
+    last: LastRun | None
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the driver's program runs."""
+        return self.driver is not None and bool(_state(self.driver).get("running"))
+
+
+    def fails_again(self, now_ms: int) -> bool:
+        """Return whether the last attempt failed, and this one has not run for long enough to count as a success."""
+        started = _state(self.driver).get("running", {}).get("startedAt") if self.driver else None
+        if not self.last_error or not is_time(started):
+            return False
+        age_s = now_ms / 1000 - datetime.datetime.fromisoformat(started).timestamp()
+        return age_s < limits.OPERATOR_PIPELINE_SETTLED_S
+
+
+def observe(kind: Kind, workload: Manifest | None, jobs: Iterable[Manifest], pods: Iterable[Manifest]) -> Observed:
+    """Return what can be seen of a pipeline. ``jobs``: those of a CronJob; ``pods``: drivers and executors."""
+    listed = list(pods)
+    drivers = sorted((pod for pod in listed if _role(pod) == names.DRIVER), key=_created)
+    executors = [pod for pod in listed if _role(pod) == names.EXECUTOR]
+    job = workload if kind is JOBS else _newest(jobs) if kind is CRON_JOBS else None
+    ended = _end_of_job(job)
+    alive = [pod for pod in drivers if not has_ended(pod) and not _is_going(pod)]
+    restarts = _number(_status(job), "failed") if job is not None else sum(map(_restarts, alive[-1:]))
+    return Observed(
+        driver=alive[-1] if alive else None,
+        executors=sum(_phase(pod) == "Running" for pod in executors),
+        restarts=restarts,
+        ended_executors=tuple(filter(has_ended, executors)),
+        last_error=next((error for pod in reversed(drivers) if (error := _error(pod))), ""),
+        finished=ended is not None,
+        last=_last_run(ended, drivers) if ended is not None else None,
+    )
+
+
+def has_ended(pod: Manifest) -> bool:
+    """Return whether no container of a pod runs any more."""
+    return _phase(pod) in _ENDED
+
+
+def _last_run(ended: Mapping[str, Any], drivers: list[Manifest]) -> LastRun:
+    succeeded = ended["type"] == "Complete"
+    time = str(ended.get("lastTransitionTime", ""))
+    phase = "Succeeded" if succeeded else "Failed"
+    pod = next((pod for pod in reversed(drivers) if _phase(pod) == phase), None)
+    said = str(_terminated(pod).get("message") or "") if pod is not None else ""
+    if not succeeded:
+        return LastRun(False, time, message=_line(said) or _line(ended.get("message")))
+    numbers = _numbers(said)
+    return LastRun(True, time, numbers.get("rows"), numbers.get("batches"))
+
+
+def _numbers(said: str) -> Mapping[str, int]:
+    """Return the numbers of a termination message; none: it is not JSON."""
+    try:
+        found = json.loads(said)
+    except ValueError:
+        return {}
+    return {name: value for name, value in found.items() if type(value) is int} if isinstance(found, dict) else {}
+
+
+def _end_of_job(job: Manifest | None) -> Mapping[str, Any] | None:
+    """Return the condition that a Job has ended."""
+    for condition in _status(job).get("conditions") or []:
+        if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
+            return dict(condition)
+    return None
+
+
+def _error(pod: Manifest) -> str:
+    """Return why the program of a driver ended last; empty: it did not, or all was well."""
+    ended = _terminated(pod)
+    if not ended or ended.get("exitCode") == 0:
+        return ""
+    reason = _line(ended.get("reason") or "Error")
+    said = _line(ended.get("message"))
+    return said or f"{reason} (exit code {ended.get('exitCode')})"
+
+
+def _terminated(pod: Manifest) -> Mapping[str, Any]:
+    return _state(pod).get("terminated") or (_container(pod).get("lastState") or {}).get("terminated") or {}
+
+
+def _state(pod: Manifest) -> Mapping[str, Any]:
+    return _container(pod).get("state") or {}
+
+
+def _container(pod: Manifest) -> Mapping[str, Any]:
+    found = [one for one in _status(pod).get("containerStatuses") or [] if one.get("name") == CONTAINER]
+    return found[0] if found else {}
+
+
+def _restarts(pod: Manifest) -> int:
+    return _number(_container(pod), "restartCount")
+
+
+def _newest(jobs: Iterable[Manifest]) -> Manifest | None:
+    return max(jobs, key=_created, default=None)
+
+
+def _created(item: Manifest) -> str:
+    return str(item["metadata"].get("creationTimestamp", ""))
+
+
+def _role(pod: Manifest) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(names.ROLE_LABEL, ""))
+
+
+def _phase(pod: Manifest) -> str:
+    return str(_status(pod).get("phase", ""))
+
+
+def _is_going(pod: Manifest) -> bool:
+    return pod["metadata"].get("deletionTimestamp") is not None
+
+
+def _status(item: Manifest | None) -> Mapping[str, Any]:
+    return (item or {}).get("status") or {}
+
+
+def _number(found: Mapping[str, Any], name: str) -> int:
+    value = found.get(name)
+    return value if type(value) is int else 0
+
+
+def _line(text: object) -> str:
+    """Return the last line that says something: of a program that wrote no message, Kubernetes gives its log."""
+    lines = [line for line in str(text or "").splitlines() if line.strip()]
+    last = " ".join(lines[-1].split()) if lines else ""
+    return last.removeprefix("tailrace: ").rstrip(".")[: limits.CONDITION_MESSAGE_MAX_LENGTH // 2]

@@ -1,0 +1,228 @@
+"""Reconcile a Pipeline: its children, its pods, its progress (docs/pipelines.md, ADR 0039).
+
+Deletion needs no work: Kubernetes deletes the children by their owner references, and executors with their driver. What
+a job has written stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.cluster.kubernetes import ForbiddenError
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, InvalidSpecError, NotFoundError, WriteConflictError
+from tailrace_operator.cluster.checks import credentials_of
+from tailrace_operator.cluster.child_writer import ChildWriter, Existing, OwnerDeletedError
+from tailrace_operator.cluster.name_conflicts import is_owned, name_conflict
+from tailrace_operator.cluster.tier2 import Tier2Error
+from tailrace_operator.kube.manifests import is_deleted
+from tailrace_operator.kube.objects import CRON_JOBS, JOBS, PIPELINES, PODS, SECRETS, STREAM_CLUSTERS
+from tailrace_operator.pipeline import conditions, names
+from tailrace_operator.pipeline.observed import Observed, has_ended, observe
+from tailrace_operator.pipeline.plan import Plan
+from tailrace_operator.pipeline.render import RUN_ANNOTATION, WORKLOADS, children, workload_kind
+from tailrace_operator.reconcile.outcome import Outcome
+from tailrace_operator.schema.pipeline_spec import PipelineSpec, bucket_and_path
+from tailrace_operator.schema.specs import StreamClusterSpec, Tier2Spec
+
+if TYPE_CHECKING:
+    from tailrace.cluster.kubernetes import Kind, Manifest
+    from tailrace.common.ports import Clock
+    from tailrace_operator.cluster.tier2 import Tier2Probe
+    from tailrace_operator.kube.objects import Objects
+    from tailrace_operator.pipeline.driver_status import DriverStatus
+    from tailrace_operator.reconcile.outcome import Condition
+
+_logger = structlog.get_logger()
+
+
+class PipelineReconciler:
+    """Implements Reconciler for Pipelines. ``image``: of Spark; None: the installation has no pipelines."""
+
+    def __init__(
+        self, objects: Objects, probe: Tier2Probe, drivers: DriverStatus, clock: Clock, image: str | None
+    ) -> None:
+        self._objects = objects
+        self._probe = probe
+        self._drivers = drivers
+        self._clock = clock
+        self._image = image
+        self._usable: dict[str, object] = {}
+        """By uid of a Pipeline: the generation whose folders were found usable."""
+        self._children: ChildWriter[Plan] = ChildWriter(objects, PIPELINES, children)
+
+    @property
+    def kind(self) -> Kind:
+        """See Reconciler.kind."""
+        return PIPELINES
+
+    @property
+    def period_s(self) -> float:
+        """See Reconciler.period_s."""
+        return limits.OPERATOR_PIPELINE_PERIOD_S
+
+    def away(self, manifest: Manifest, message: str) -> tuple[Condition, ...]:
+        """See Reconciler.away."""
+        return ()
+
+    async def gone(self, namespace: str, name: str) -> None:
+        """See Reconciler.gone."""
+
+    async def reconcile(self, manifest: Manifest) -> Outcome:
+        """See Reconciler.reconcile."""
+        if is_deleted(manifest):
+            return Outcome()
+        try:
+            spec = PipelineSpec.parse(manifest)
+        except InvalidSpecError as error:
+            return conditions.refused("InvalidSpec", f"{error}.")
+        if self._image is None:
+            message = "This installation runs no pipelines: set the chart's value pipelines.enabled."
+            return conditions.refused("PipelinesDisabled", message)
+        namespace = manifest["metadata"]["namespace"]
+        try:
+            cluster = StreamClusterSpec.parse(await self._objects.get(STREAM_CLUSTERS, namespace, spec.cluster))
+        except NotFoundError:
+            message = f"spec.cluster: StreamCluster {spec.cluster} does not exist in namespace {namespace}."
+            return conditions.refused("ClusterNotFound", message, retry_after_s=limits.OPERATOR_WAIT_S)
+        except InvalidSpecError as error:
+            message = f"spec.cluster: the specification of StreamCluster {spec.cluster} is invalid: {error}."
+            return conditions.refused("ClusterInvalid", message, retry_after_s=limits.OPERATOR_WAIT_S)
+        problem = inside_cluster(spec, cluster.tier2)
+        if problem:
+            return conditions.refused("OutputInCluster", problem)
+        plan = self._plan(manifest, spec, cluster.tier2, self._image)
+        try:
+            await self._check_folders(plan, manifest)
+            return await self._carry_out(plan)
+        except Tier2Error as error:
+            return conditions.refused(error.reason, str(error), limits.OPERATOR_WAIT_S)
+        except OwnerDeletedError:
+            return Outcome()
+
+    @staticmethod
+    def _plan(manifest: Manifest, spec: PipelineSpec, tier2: Tier2Spec, image: str) -> Plan:
+        metadata = manifest["metadata"]
+        run = str((metadata.get("annotations") or {}).get(RUN_ANNOTATION, ""))
+        return Plan(metadata["name"], metadata["namespace"], metadata["uid"], spec, tier2, image, run)
+
+    async def _check_folders(self, plan: Plan, manifest: Manifest) -> None:
+        """Check that the object store takes what the job writes, and make missing buckets. Raises Tier2Error.
+
+        With credentials that the operator may not read nothing is checked; the driver says what is wrong.
+        """
+        generation = manifest["metadata"].get("generation")
+        if self._usable.get(plan.uid) == generation:
+            return
+        store = plan.store
+        try:
+            secret = await self._objects.get(SECRETS, plan.namespace, store.credentials_secret)
+        except NotFoundError:
+            secret = None
+        except ForbiddenError:
+            return
+        for field, url in plan.spec.written:
+            bucket, path = bucket_and_path(url)
+            place = Tier2Spec(bucket, store.endpoint, store.credentials_secret, path, store.region)
+            try:
+                mark = await self._probe.look(place, credentials_of(place, secret))
+            except Tier2Error as error:
+                message = str(error).replace("spec.tier2.bucket", field).replace("spec.tier2", f"{field}, object store")
+                raise Tier2Error(error.reason, message, transient=error.transient) from error
+            if mark is not None:
+                message = f"{field}: {url} belongs to cluster {mark.cluster_id}: set another bucket or folder."
+                raise Tier2Error("OutputInCluster", message)
+        if len(self._usable) >= limits.OPERATOR_OBJECTS_MAX:
+            self._usable.clear()
+        self._usable[plan.uid] = generation
+
+    async def _carry_out(self, plan: Plan) -> Outcome:
+        existing = await self._children.existing(plan)
+        problem = name_conflict(PIPELINES, plan.name, plan.uid, existing.values())
+        if problem is not None:
+            return conditions.refused(problem.reason, f"{problem.message}.", limits.OPERATOR_WAIT_S)
+        message = ""
+        if await self._remove_others(plan, existing):
+            return Outcome(retry_after_s=limits.OPERATOR_CHILD_PAUSE_S, carried_out=False)
+        try:
+            applied = await self._children.apply(plan, existing, pods=True)
+            workload = applied.get(workload_kind(plan).plural)
+        except BadRequestError as error:
+            message = f"The Kubernetes API refuses a child of this resource: {error}."
+            workload = None
+        seen = await self._look(plan, workload)
+        await self._remove_ended(plan, seen)
+        progress = None
+        if seen.driver is not None and seen.is_running:
+            progress = await self._drivers.progress(str(seen.driver["status"].get("podIP", "")))
+        return conditions.outcome(plan.spec, seen, progress, self._clock.now_ms(), message)
+
+    async def _remove_others(self, plan: Plan, existing: Existing) -> bool:
+        """Delete workloads of other kinds, and a Job that was made of something else; return whether there were any.
+
+        A Job cannot be changed. Its pods end before the next ones begin, because the name is free only then.
+        """
+        wanted, name, removed = workload_kind(plan), names.of(plan.name), False
+        for kind in WORKLOADS:
+            found = existing.get((kind.plural, name))
+            manifest = found[1] if found else await self._own(plan, kind, name)
+            if manifest is None or (kind is wanted and not (kind is JOBS and _differs(plan, manifest))):
+                continue
+            removed = True
+            with contextlib.suppress(NotFoundError, WriteConflictError):
+                await self._objects.delete(kind, plan.namespace, name, manifest["metadata"]["uid"])
+                _logger.info("workload_deleted", kind=kind.kind, namespace=plan.namespace, name=name)
+        return removed or await self._has_old_pods(plan, existing)
+
+    async def _own(self, plan: Plan, kind: Kind, name: str) -> Manifest | None:
+        try:
+            found = await self._objects.get(kind, plan.namespace, name)
+        except NotFoundError:
+            return None
+        return found if is_owned(found, plan.uid) else None
+
+    async def _has_old_pods(self, plan: Plan, existing: Existing) -> bool:
+        """Return whether a driver of a deleted workload still runs: two drivers must not write the same files."""
+        kind = workload_kind(plan)
+        found = existing.get((kind.plural, names.of(plan.name)))
+        owners = {found[1]["metadata"]["uid"]} if found else set()
+        if kind is CRON_JOBS and found:
+            jobs = await self._objects.list(JOBS, plan.namespace, names.labels(plan.name))
+            owners = {job["metadata"]["uid"] for job in jobs if is_owned(job, found[1]["metadata"]["uid"])}
+        pods = await self._objects.list(PODS, plan.namespace, names.driver_labels(plan.name))
+        return any(not has_ended(pod) and not any(is_owned(pod, uid) for uid in owners) for pod in pods)
+
+    async def _look(self, plan: Plan, workload: Manifest | None) -> Observed:
+        kind = workload_kind(plan)
+        jobs = await self._objects.list(JOBS, plan.namespace, names.labels(plan.name)) if kind is CRON_JOBS else ()
+        pods = await self._objects.list(PODS, plan.namespace, names.labels(plan.name))
+        return observe(kind, workload, jobs, pods)
+
+    async def _remove_ended(self, plan: Plan, seen: Observed) -> None:
+        """Delete executors that have ended: a killed driver leaves them, and its successor has its own."""
+        for pod in seen.ended_executors:
+            metadata = pod["metadata"]
+            with contextlib.suppress(NotFoundError, WriteConflictError):
+                await self._objects.delete(PODS, plan.namespace, metadata["name"], metadata["uid"])
+
+
+def inside_cluster(spec: PipelineSpec, tier2: Tier2Spec) -> str:
+    """Return why a folder cannot be written: it is among the cluster's objects, which a sweep may delete."""
+    if spec.object_store is not None and spec.object_store.endpoint != tier2.endpoint:
+        return ""
+    for field, url in spec.written:
+        bucket, path = bucket_and_path(url)
+        within = f"{path}/".startswith(f"{tier2.prefix}/") if tier2.prefix else True
+        if bucket == tier2.bucket and within:
+            return f"{field}: {url} is inside {tier2.url} of the StreamCluster: set another bucket or folder."
+    return ""
+
+
+def _differs(plan: Plan, job: Manifest) -> bool:
+    """Return whether a Job was made of something else than the specification."""
+    workload = children(plan)[-1].manifest
+    wanted = workload["metadata"]["annotations"][RUN_ANNOTATION]
+    return bool((job["metadata"].get("annotations") or {}).get(RUN_ANNOTATION) != wanted)

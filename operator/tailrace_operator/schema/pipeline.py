@@ -1,0 +1,272 @@
+"""Schema of a Pipeline: a job on streams that runs on Spark in pods (docs/pipelines.md, ADR 0039)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace_operator.schema import grammar, rules
+from tailrace_operator.schema.build import (
+    Rule,
+    Schema,
+    choice,
+    conditions,
+    integer,
+    observed_generation,
+    quantity,
+    string,
+    string_set,
+    struct,
+    timestamp,
+)
+
+PIPELINE_NAME: Final = Rule(
+    f"size(self.metadata.name) <= {grammar.PIPELINE_NAME_MAX_LENGTH} && "
+    f"self.metadata.name.matches('{grammar.CLUSTER_NAME}')",
+    f"a Pipeline's name has at most {grammar.PIPELINE_NAME_MAX_LENGTH} characters: lower-case letters, digits and '-', "
+    "beginning with a letter and not ending with '-'",
+)
+_WRITES_FILES = "(self.job == 'archive' || self.job == 'aggregate')"
+OUTPUT_OF_FILES: Final = Rule(
+    f"{_WRITES_FILES} == has(self.output)", "output is required by archive and aggregate, and only by them"
+)
+TARGET_OF_REPLAY: Final = Rule("(self.job == 'replay') == has(self.target)", "target is required by replay, only")
+INPUT_OF_BACKFILL: Final = Rule("(self.job == 'backfill') == has(self.input)", "input is required by backfill, only")
+CHECKPOINT_OF_WRITERS: Final = Rule(
+    f"{_WRITES_FILES} != has(self.checkpoint)",
+    "checkpoint is required by replay and backfill; archive and aggregate have it in their output",
+)
+EVERY_OF_FILES: Final = Rule(
+    f"!has(self.everySeconds) || ({_WRITES_FILES} && !has(self.schedule))",
+    "everySeconds is for archive and aggregate without a schedule",
+)
+_NOT_GIVEN = " || ".join(f"option.startsWith('{name}=')" for name in grammar.OPTIONS_OF_OPERATOR)
+OPTIONS_ARE_OF_JOBS: Final = Rule(
+    f"!self.exists(option, {_NOT_GIVEN})",
+    f"the operator sets the options {', '.join(grammar.OPTIONS_OF_OPERATOR)}: use the fields of the resource",
+)
+SPARK_MEMORY_AT_LEAST: Final = rules.memory_at_least(grammar.SPARK_MEMORY_MIN_MIB, grammar.SPARK_MEMORY_DEFAULT)
+
+
+def _stream(description: str) -> Schema:
+    return string(
+        description,
+        min_length=1,
+        max_length=grammar.STREAM_REFERENCE_MAX_LENGTH,
+        pattern=grammar.QUALIFIED_STREAM,
+    )
+
+
+def _url(description: str) -> Schema:
+    return string(description, min_length=1, max_length=grammar.URL_MAX_LENGTH, pattern=grammar.URL)
+
+
+def _memory() -> Schema:
+    return quantity(
+        "Memory limit of a pod. Half of it is Java's heap; the rest is for Python and for Java's other memory.",
+        pattern=grammar.SIZE,
+        maximum=grammar.SIZE_NUMBER_MAX,
+        default=grammar.SPARK_MEMORY_DEFAULT,
+        rules=[SPARK_MEMORY_AT_LEAST],
+    )
+
+
+def _cpu() -> Schema:
+    return quantity(
+        "CPU limit of a pod, for example 500m or 2. Without it there is no limit.",
+        pattern=grammar.CPU,
+        maximum=grammar.CPU_NUMBER_MAX,
+        rules=[rules.CPU_POSITIVE],
+    )
+
+
+def _driver() -> Schema:
+    return struct("The driver: the pod that plans and commits.", {"memory": _memory(), "cpu": _cpu()}, defaulted=True)
+
+
+def _executors() -> Schema:
+    return struct(
+        "The executors: the pods that read and write events.",
+        {
+            "instances": integer(
+                "Pods; 0: the driver does all work itself.",
+                maximum=grammar.EXECUTORS_MAX,
+                default=grammar.EXECUTORS_DEFAULT,
+            ),
+            "cores": integer(
+                "Tasks that a pod runs at a time; with 0 instances, those of the driver.",
+                minimum=1,
+                maximum=grammar.CORES_MAX,
+                default=grammar.CORES_DEFAULT,
+            ),
+            "memory": _memory(),
+            "cpu": _cpu(),
+        },
+        defaulted=True,
+    )
+
+
+def _object_store() -> Schema:
+    return struct(
+        "Object store of output, input and checkpoint. Default: that of the StreamCluster, with its credentials.",
+        {
+            "endpoint": string(
+                "URL of the S3 interface, for example http://minio.storage.svc:9000.",
+                max_length=grammar.ENDPOINT_MAX_LENGTH,
+                pattern=grammar.ENDPOINT,
+            ),
+            "region": string(
+                "Region, if the object store has regions.",
+                min_length=1,
+                max_length=grammar.REGION_MAX_LENGTH,
+                pattern=grammar.REGION,
+            ),
+            "credentialsSecret": string(
+                "Secret in the same namespace, with the keys accessKey and secretKey.",
+                min_length=1,
+                max_length=grammar.OBJECT_NAME_MAX_LENGTH,
+                pattern=grammar.OBJECT_NAME,
+            ),
+        },
+        required=("endpoint", "credentialsSecret"),
+    )
+
+
+def _when() -> dict[str, Schema]:
+    return {
+        "everySeconds": integer(
+            "Go on without end, and write this often. Default: write what the stream has, and end.",
+            minimum=1,
+            maximum=grammar.EVERY_MAX_S,
+        ),
+        "schedule": string(
+            "Run at these times (cron, UTC), for example `0 3 * * *`; one run at a time.",
+            min_length=1,
+            max_length=grammar.SCHEDULE_MAX_LENGTH,
+            pattern=grammar.SCHEDULE,
+        ),
+        "suspend": {
+            "type": "boolean",
+            "description": "Stop the pods, and start none. A later run goes on where this one was.",
+            "default": False,
+        },
+        "restarts": integer(
+            "Failed attempts after which a run without everySeconds has failed; 0: the first one.",
+            maximum=grammar.RESTARTS_MAX,
+            default=grammar.RESTARTS_DEFAULT,
+        ),
+    }
+
+
+def _what() -> dict[str, Schema]:
+    return {
+        "cluster": string(
+            "StreamCluster of the same namespace.",
+            min_length=1,
+            max_length=grammar.CLUSTER_NAME_MAX_LENGTH,
+            pattern=grammar.CLUSTER_NAME,
+        ),
+        "job": choice("Job of `tailrace pipeline`.", grammar.JOBS),
+        "stream": _stream("SCOPE/STREAM that the job reads, or, with backfill, writes."),
+        "target": _stream("replay: SCOPE/STREAM that it writes. It must exist."),
+        "output": _url("archive, aggregate: s3a://BUCKET/FOLDER of the files and of the position in the stream."),
+        "input": string(
+            "backfill: Parquet files, s3a://BUCKET/FOLDER or a pattern.",
+            min_length=1,
+            max_length=grammar.URL_MAX_LENGTH,
+            pattern=grammar.URL_PATTERN,
+        ),
+        "checkpoint": _url("replay, backfill: s3a://BUCKET/FOLDER of the job's position."),
+        "options": string_set(
+            "Options of the job, NAME=VALUE, as `tailrace pipeline JOB --help` names them without the dashes.",
+            string(
+                "An option.", min_length=1, max_length=grammar.JOB_OPTION_MAX_LENGTH, pattern=grammar.JOB_OPTION
+            ),
+            max_items=grammar.JOB_OPTIONS_MAX,
+        ),
+    }
+
+
+def spec() -> Schema:
+    """Return the schema of ``spec``."""
+    what = _what()
+    what["options"]["x-kubernetes-validations"] = [OPTIONS_ARE_OF_JOBS.schema()]
+    return struct(
+        "Desired state of the pipeline.",
+        {
+            **what,
+            **_when(),
+            "objectStore": _object_store(),
+            "driver": _driver(),
+            "executors": _executors(),
+            "sparkConf": string_set(
+                "Settings of Spark, NAME=VALUE. They win over the operator's, but for those of its pods.",
+                string(
+                    "A setting.",
+                    min_length=1,
+                    max_length=grammar.SPARK_SETTING_MAX_LENGTH,
+                    pattern=grammar.SPARK_SETTING,
+                ),
+                max_items=grammar.JOB_OPTIONS_MAX,
+            ),
+            "image": string(
+                "Image of driver and executors; default: the one of the installation.",
+                min_length=1,
+                max_length=grammar.IMAGE_MAX_LENGTH,
+                pattern=grammar.IMAGE,
+            ),
+            "imagePullPolicy": choice("When the image is pulled.", grammar.IMAGE_PULL_POLICIES),
+        },
+        required=("cluster", "job", "stream"),
+        rules=[OUTPUT_OF_FILES, TARGET_OF_REPLAY, INPUT_OF_BACKFILL, CHECKPOINT_OF_WRITERS, EVERY_OF_FILES],
+    )
+
+
+def _progress() -> Schema:
+    return struct(
+        "What the driver reports while it runs. It counts from the driver's start.",
+        {
+            "batches": integer("Batches written."),
+            "rows": integer("Rows read."),
+            "bytes": integer("Bytes of the stream read, without the first batch of a new folder."),
+            "rowsPerSecond": integer("Rows a second, of the last batch."),
+            "bytesPerSecond": integer("Bytes a second, of the last batch."),
+            "lagBytes": integer("Bytes of the stream that no batch has read."),
+            "lagSeconds": integer("Age of the oldest of these, at most."),
+            "lastBatchTime": timestamp("When the last batch ended."),
+        },
+    )
+
+
+def _last_run() -> Schema:
+    return struct(
+        "The last run that has ended.",
+        {
+            "result": choice("How it ended.", ("Succeeded", "Failed")),
+            "time": timestamp("When it ended."),
+            "rows": integer("Rows that it wrote."),
+            "batches": integer("Batches that it wrote."),
+            "message": string("Its error.", max_length=grammar.MESSAGE_MAX_LENGTH),
+        },
+    )
+
+
+def status() -> Schema:
+    """Return the schema of ``status``."""
+    return struct(
+        "Observed state of the pipeline.",
+        {
+            "observedGeneration": observed_generation(),
+            "conditions": conditions(),
+            "driver": string("Pod of the driver.", max_length=grammar.OBJECT_NAME_MAX_LENGTH),
+            "sparkUi": string("URL of Spark's pages, inside the cluster.", max_length=grammar.ADDRESS_MAX_LENGTH),
+            "executors": integer("Executor pods that run."),
+            "restarts": integer("Failed attempts of the present run."),
+            "progress": _progress(),
+            "lastRun": _last_run(),
+        },
+    )
+
+
+def root_rules() -> list[Rule]:
+    """Return the rules over the whole resource."""
+    return [PIPELINE_NAME]

@@ -1,0 +1,195 @@
+"""Pipelines against resources in memory: children, what is refused, what is replaced, what is deleted."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from harness.localobjects import NAMESPACE, Hand, LocalObjects
+from tailrace.cluster.cluster_identity import ClusterIdentity
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
+from tailrace_operator.kube.objects import (
+    CONFIG_MAPS,
+    CRON_JOBS,
+    JOBS,
+    PIPELINES,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    STATEFUL_SETS,
+)
+from tailrace_operator.pipeline import names
+from tailrace_operator.pipeline.reconcile import PipelineReconciler
+from tailrace_operator.pipeline.render import RUN_ANNOTATION
+from tailrace_operator.schema.specs import Tier2Spec
+
+TIER2 = {"bucket": "tailrace", "prefix": "trial", "endpoint": "http://minio.n:9000", "credentialsSecret": "minio"}
+SPEC = {"cluster": "main", "job": "archive", "stream": "shop/orders", "output": "s3a://lake/orders"}
+CHILD = "nightly-pipeline"
+
+
+class Clock:
+    def now_ms(self) -> int:
+        return 1_767_323_045_000
+
+
+class Drivers:
+    """Drivers that answer with the same progress."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def progress(self, address: str) -> Mapping[str, Any] | None:
+        self.asked.append(address)
+        return {"rows": 3}
+
+
+class Probe:
+    """An object store; `said`: what it answers for a bucket."""
+
+    def __init__(self) -> None:
+        self.looked: list[tuple[str, str]] = []
+        self.said: dict[str, ClusterIdentity | Tier2Error] = {}
+
+    async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
+        self.looked.append((tier2.bucket, tier2.prefix))
+        found = self.said.get(tier2.bucket)
+        if isinstance(found, Tier2Error):
+            raise found
+        return found
+
+    async def rules(self, tier2: Tier2Spec, credentials: Credentials) -> Any:
+        raise AssertionError("not asked")
+
+
+class System:
+    """A cluster, a Secret, and the reconciler."""
+
+    def __init__(self, image: str | None = "spark:1") -> None:
+        self.objects, self.probe, self.drivers = LocalObjects(), Probe(), Drivers()
+        reconciler = PipelineReconciler(self.objects, self.probe, self.drivers, Clock(), image)
+        self.hand = Hand(self.objects, {PIPELINES.plural: reconciler})
+        self.objects.make(STREAM_CLUSTERS, "main", {"tier2": TIER2})
+        self.objects.make(SECRETS, "minio", {})
+        secret = self.objects._find(SECRETS, NAMESPACE, "minio")
+        self.objects._store(SECRETS, secret | {"data": {"accessKey": "YQ==", "secretKey": "Yg=="}})
+
+    async def look(self) -> tuple[str, str]:
+        await self.hand.look(PIPELINES, "nightly")
+        return self.hand.condition(PIPELINES, "nightly", "Ready")
+
+    def driver(self, owner_kind: Any, phase: str = "Running") -> None:
+        owner = self.objects._find(owner_kind, NAMESPACE, CHILD)["metadata"]["uid"]
+        reference = {"kind": owner_kind.kind, "name": CHILD, "uid": owner, "apiVersion": "v1"}
+        labels = names.driver_labels("nightly")
+        self.objects.make(PODS, f"d-{owner[:4]}", {}, labels=labels, ownerReferences=[reference])
+        state = {"running": {"startedAt": "2026-01-02T02:00:00Z"}}
+        status = {"phase": phase, "podIP": "10.0.0.1", "containerStatuses": [{"name": "driver", "state": state}]}
+        self.objects.put_status(PODS, f"d-{owner[:4]}", status)
+
+
+async def test_children_are_made_and_the_driver_is_asked() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"everySeconds": 5})
+    assert await system.look() == ("False", "Starting")
+    for kind in (SERVICE_ACCOUNTS, CONFIG_MAPS, STATEFUL_SETS):
+        assert system.objects.exists(kind, CHILD)
+    assert system.probe.looked == [("lake", "orders")]
+    system.driver(STATEFUL_SETS)
+    assert await system.look() == ("True", "Running")
+    assert system.drivers.asked == ["10.0.0.1"]
+    assert system.hand.status(PIPELINES, "nightly")["progress"] == {"rows": 3}
+    assert system.probe.looked == [("lake", "orders")], "checked once for a specification"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"cluster": "none"}, "ClusterNotFound"),
+        ({"output": "s3a://tailrace/trial/orders"}, "OutputInCluster"),
+        ({"job": "replay"}, "InvalidSpec"),
+        ({"objectStore": {"endpoint": "http://minio.n:9000", "credentialsSecret": "gone"}}, "SecretMissing"),
+    ],
+)
+async def test_what_is_refused_starts_nothing(change: dict[str, Any], reason: str) -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | change)
+    assert await system.look() == ("False", reason)
+    assert not system.objects.exists(JOBS, CHILD)
+
+
+async def test_a_folder_beside_the_cluster_s_prefix_is_taken() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"output": "s3a://tailrace/trial-archive/orders"})
+    assert await system.look() == ("False", "Starting")
+
+
+async def test_a_folder_of_another_cluster_is_refused() -> None:
+    system = System()
+    system.probe.said["lake"] = ClusterIdentity("other", 4)
+    system.objects.make(PIPELINES, "nightly", SPEC)
+    assert await system.look() == ("False", "OutputInCluster")
+
+
+async def test_a_store_that_refuses_names_the_field() -> None:
+    system = System()
+    system.probe.said["lake"] = Tier2Error("BucketMissing", "spec.tier2.bucket: bucket lake does not exist")
+    system.objects.make(PIPELINES, "nightly", SPEC)
+    assert await system.look() == ("False", "BucketMissing")
+    (ready,) = [one for one in system.hand.status(PIPELINES, "nightly")["conditions"] if one["type"] == "Ready"]
+    assert ready["message"].startswith("spec.output: bucket lake")
+
+
+async def test_without_an_image_nothing_runs() -> None:
+    system = System(image=None)
+    system.objects.make(PIPELINES, "nightly", SPEC)
+    assert await system.look() == ("False", "PipelinesDisabled")
+
+
+async def test_a_changed_job_is_replaced_when_its_driver_has_ended() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC)
+    await system.look()
+    first = system.objects._find(JOBS, NAMESPACE, CHILD)["metadata"]["uid"]
+    system.driver(JOBS)
+    assert await system.look() == ("True", "Running")
+    system.objects.annotate(PIPELINES, "nightly", RUN_ANNOTATION, value="2")
+    await system.look()
+    assert not system.objects.exists(JOBS, CHILD)
+    await system.look()
+    assert not system.objects.exists(JOBS, CHILD), "its driver still runs"
+    system.objects.remove(PODS, f"d-{first[:4]}")
+    await system.look()
+    assert system.objects._find(JOBS, NAMESPACE, CHILD)["metadata"]["uid"] != first
+
+
+async def test_a_workload_of_another_kind_goes() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"everySeconds": 5})
+    await system.look()
+    system.objects.edit(PIPELINES, "nightly", {"everySeconds": None, "schedule": "@daily"})
+    await system.look()
+    assert await system.look() == ("True", "Scheduled")
+    assert not system.objects.exists(STATEFUL_SETS, CHILD)
+    assert system.objects.exists(CRON_JOBS, CHILD)
+
+
+async def test_executors_that_have_ended_are_deleted() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"everySeconds": 5})
+    await system.look()
+    for name, phase in (("e1", "Failed"), ("e2", "Running")):
+        system.objects.make(PODS, name, {}, labels={**names.labels("nightly"), "spark-role": "executor"})
+        system.objects.put_status(PODS, name, {"phase": phase})
+    await system.look()
+    assert not system.objects.exists(PODS, "e1")
+    assert system.objects.exists(PODS, "e2")
+
+
+async def test_objects_of_others_with_its_names_are_left() -> None:
+    system = System()
+    system.objects.make(CONFIG_MAPS, CHILD, {})
+    system.objects.make(PIPELINES, "nightly", SPEC)
+    assert await system.look() == ("False", "NameTaken")
+    assert not system.objects.exists(JOBS, CHILD)
