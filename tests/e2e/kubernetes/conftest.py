@@ -45,8 +45,8 @@ DAILY = [
     "test_upgrade.py",
 ]
 DAILY_COUNT = 3
-LONG = ["test_many_resources.py", "test_memory_bound.py"]
-"""Each takes a quarter of an hour or more: only in the long form."""
+LONG = ["test_many_resources.py", "test_memory_bound.py", "test_pipelines.py"]
+"""Each takes ten minutes or more: only in the long form."""
 
 
 def _left_out() -> list[str]:

@@ -35,6 +35,7 @@ def values(*, store_memory: str = STORE_MEMORY, small: bool = False, adopt: str 
     made: dict[str, Any] = {
         "cluster": {"enabled": True, "name": CLUSTER, "spec": {**size, **identity, "tier2": {"prefix": "trial"}}},
         "minio": {"enabled": True, "resources": {"limits": {"memory": "2Gi"}}},
+        "pipelines": {"enabled": not small},
         "operator": {"replicas": 1 if small else 2, "credentialsSecrets": list(FOREIGN_SECRETS)},
     }
     if kubecluster.is_local():
@@ -69,6 +70,11 @@ def test_images() -> Images:
     """The images of programs of tests, with the tag of the product's own."""
     version = _app_version()
     return Images(f"localhost/tailrace-test:{version}", f"localhost/tailrace-test-java:{version}")
+
+
+def spark_image() -> str:
+    """The image of pipelines."""
+    return f"localhost/tailrace-spark:{_app_version()}"
 
 
 def _app_version() -> str:

@@ -19,6 +19,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 LOCAL = REPOSITORY / "tests/e2e/cluster"
 LOADED = REPOSITORY / "build/e2e/loaded.json"
 STORAGE_CLASS = "e2e-local"
+IMAGES = ("tailrace", "tailrace-test", "tailrace-test-java", "minio")
+"""What every test on a cluster needs. The image for pipelines has 1.2 GB, and is made for their tests."""
 VOLUME_FOLDER = "/run/node/volumes"
 UP_LIMIT_S = 1800.0
 IMAGES_LIMIT_S = 1800.0
@@ -67,30 +69,35 @@ def running() -> Kubectl:
 def ready() -> Kubectl:
     """A cluster that is up, with our images. Raises ClusterError."""
     kube = running()
-    if is_local():
-        _load_images(kube.kubeconfig)
+    load(kube, *IMAGES)
     return kube
 
 
-def images() -> dict[str, Image]:
-    """All images by name, made of what the repository holds now. Raises ClusterError."""
+def load(kube: Kubectl, *names: str) -> None:
+    """Give the local cluster these images, as the repository makes them now. Raises ClusterError."""
+    if is_local():
+        _load_images(kube.kubeconfig, names)
+
+
+def images(*names: str) -> dict[str, Image]:
+    """Images by name, made of what the repository holds now. Raises ClusterError."""
     script = REPOSITORY / "scripts/make_images.py"
     made = {}
-    for line in _run([sys.executable, str(script), "all"], IMAGES_LIMIT_S).splitlines():
+    for line in _run([sys.executable, str(script), *names], IMAGES_LIMIT_S).splitlines():
         tag, archive, *_, digest = line.split()
         image = Image(tag, REPOSITORY / archive, digest)
         made[image.name] = image
     return made
 
 
-def _load_images(kubeconfig: Path) -> None:
-    """Give the local cluster every image that it does not have in this form."""
+def _load_images(kubeconfig: Path, names: Sequence[str]) -> None:
+    """Give the local cluster the images that it does not have in this form."""
     identity = str(kubeconfig.stat().st_mtime_ns)  # a cluster that was started again has none of them
     known = json.loads(LOADED.read_text()) if LOADED.exists() else {}
     loaded = known.get("images", {}) if known.get("cluster") == identity else {}
-    if loaded and keeps():
+    if keeps() and all(any(f"/{name}:" in tag for tag in loaded) for name in names):
         return
-    for image in images().values():
+    for image in images(*names).values():
         if loaded.get(image.tag) == image.digest:
             continue
         _local("load-image", str(image.archive), limit_s=IMAGES_LIMIT_S)

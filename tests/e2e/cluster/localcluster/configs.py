@@ -89,6 +89,7 @@ def _apiserver(port: int) -> list[str]:
         f"--proxy-client-cert-file={PKI}/front-proxy.crt",
         f"--proxy-client-key-file={PKI}/front-proxy.key",
         "--profiling=false",
+        "--feature-gates=WatchList=false",  # it needs etcd 3.4.25: clients of Java would retry for ever
     ]
 
 
