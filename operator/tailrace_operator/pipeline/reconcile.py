@@ -6,7 +6,9 @@ a job has written stays.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,7 +25,7 @@ from tailrace_operator.kube.objects import CRON_JOBS, JOBS, PIPELINES, PODS, SEC
 from tailrace_operator.pipeline import conditions, names
 from tailrace_operator.pipeline.observed import Observed, has_ended, observe
 from tailrace_operator.pipeline.plan import Plan
-from tailrace_operator.pipeline.render import RUN_ANNOTATION, WORKLOADS, children, workload_kind
+from tailrace_operator.pipeline.render import RUN_ANNOTATION, WORKLOADS, children, digest_of, workload_kind
 from tailrace_operator.reconcile.outcome import Outcome
 from tailrace_operator.schema.pipeline_spec import PipelineSpec, bucket_and_path
 from tailrace_operator.schema.specs import StreamClusterSpec, Tier2Spec
@@ -39,6 +41,14 @@ if TYPE_CHECKING:
 _logger = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """Children as they were applied, and until when they need not be applied again, on the loop's clock."""
+
+    digest: str
+    until_s: float
+
+
 class PipelineReconciler:
     """Implements Reconciler for Pipelines. ``image``: of Spark; None: the installation has no pipelines."""
 
@@ -52,6 +62,8 @@ class PipelineReconciler:
         self._image = image
         self._usable: dict[str, object] = {}
         """By uid of a Pipeline: the generation whose folders were found usable."""
+        self._applied: dict[str, _Applied] = {}
+        """By uid of a Pipeline. Its children are applied when they change, and once in `OPERATOR_PERIOD_S`."""
         self._children: ChildWriter[Plan] = ChildWriter(objects, PIPELINES, children)
 
     @property
@@ -140,25 +152,39 @@ class PipelineReconciler:
         self._usable[plan.uid] = generation
 
     async def _carry_out(self, plan: Plan) -> Outcome:
-        existing = await self._children.existing(plan)
-        problem = name_conflict(PIPELINES, plan.name, plan.uid, existing.values())
-        if problem is not None:
-            return conditions.refused(problem.reason, f"{problem.message}.", limits.OPERATOR_WAIT_S)
+        name, kind = names.of(plan.name), workload_kind(plan)
+        digest, now_s = digest_of(plan), asyncio.get_running_loop().time()
+        before = self._applied.pop(plan.uid, None)
+        workload = await self._own(plan, kind, name)
         message = ""
-        if await self._remove_others(plan, existing):
-            return Outcome(retry_after_s=limits.OPERATOR_CHILD_PAUSE_S, carried_out=False)
-        try:
-            applied = await self._children.apply(plan, existing, pods=True)
-            workload = applied.get(workload_kind(plan).plural)
-        except BadRequestError as error:
-            message = f"The Kubernetes API refuses a child of this resource: {error}."
-            workload = None
+        if workload is not None and before is not None and before.digest == digest and now_s < before.until_s:
+            self._applied[plan.uid] = before
+        else:
+            outcome, workload, message = await self._apply(plan)
+            if outcome is not None:
+                return outcome
+            if not message and len(self._applied) < limits.OPERATOR_OBJECTS_MAX:
+                self._applied[plan.uid] = _Applied(digest, now_s + limits.OPERATOR_PERIOD_S)
         seen = await self._look(plan, workload)
         await self._remove_ended(plan, seen)
         progress = None
         if seen.driver is not None and seen.is_running:
             progress = await self._drivers.progress(str(seen.driver["status"].get("podIP", "")))
         return conditions.outcome(plan.spec, seen, progress, self._clock.now_ms(), message)
+
+    async def _apply(self, plan: Plan) -> tuple[Outcome | None, Manifest | None, str]:
+        """Apply the children. Return an outcome when nothing more can be done now; the workload; what was refused."""
+        existing = await self._children.existing(plan)
+        problem = name_conflict(PIPELINES, plan.name, plan.uid, existing.values())
+        if problem is not None:
+            return conditions.refused(problem.reason, f"{problem.message}.", limits.OPERATOR_WAIT_S), None, ""
+        if await self._remove_others(plan, existing):
+            return Outcome(retry_after_s=limits.OPERATOR_CHILD_PAUSE_S, carried_out=False), None, ""
+        try:
+            applied = await self._children.apply(plan, existing, pods=True)
+        except BadRequestError as error:
+            return None, None, f"The Kubernetes API refuses a child of this resource: {error}."
+        return None, applied.get(workload_kind(plan).plural), ""
 
     async def _remove_others(self, plan: Plan, existing: Existing) -> bool:
         """Delete workloads of other kinds, and a Job that was made of something else; return whether there were any.

@@ -61,6 +61,11 @@ def children(plan: Plan) -> tuple[Child, ...]:
     )
 
 
+def digest_of(plan: Plan) -> str:
+    """Return a text that changes with any child."""
+    return _digest([child.manifest for child in children(plan)])
+
+
 def workload_kind(plan: Plan) -> Kind:
     """Return the kind of object that runs the driver."""
     if plan.spec.every_s is not None:
@@ -113,6 +118,7 @@ def _stateful_set(plan: Plan, template: dict[str, Any]) -> dict[str, Any]:
     return {
         "replicas": 0 if plan.spec.suspend else 1,
         "serviceName": names.of(plan.name),
+        "podManagementPolicy": "Parallel",  # otherwise a pod that never gets ready is not replaced by a mended one
         "selector": {"matchLabels": names.driver_labels(plan.name)},
         "template": template,
     }

@@ -15,6 +15,10 @@ import yaml
 from harness.kubectl import Kubectl, KubeError
 from tailrace_operator.cluster.plan import Plan
 from tailrace_operator.cluster.render import children
+from tailrace_operator.pipeline import plan as pipeline_plans
+from tailrace_operator.pipeline import render as pipeline
+from tailrace_operator.pipeline.settings import EXECUTOR_FILE
+from tailrace_operator.schema.pipeline_spec import PipelineSpec
 from tailrace_operator.schema.specs import StreamClusterSpec
 
 CHART = Path(__file__).resolve().parents[3] / "charts/tailrace"
@@ -27,6 +31,7 @@ NO_MINIO_IMAGE = ["minio.image.repository=localhost/none", "minio.image.pullPoli
 VALUES = {
     "defaults": [],
     "trial": ["cluster.enabled=true", "minio.enabled=true"],
+    "pipelines": ["cluster.enabled=true", "minio.enabled=true", "pipelines.enabled=true"],
     "own object store": ["cluster.enabled=true", "cluster.name=main", *OWN_TIER2],
     "all namespaces": ["operator.allNamespaces=true", "operator.allSecrets=true", "operator.replicas=1"],
     "another operator": ["operator.enabled=false", "cluster.enabled=true", "minio.enabled=true"],
@@ -216,6 +221,41 @@ def test_the_operator_may_make_all_children_of_a_cluster_and_pods_of_them_are_re
     finally:
         for manifest in (*made, *rights):
             kube.delete(manifest["kind"], manifest["metadata"]["name"])
+
+
+@pytest.mark.parametrize(
+    "when", [{}, {"schedule": "@daily"}, {"everySeconds": 5}], ids=["once", "scheduled", "endless"]
+)
+def test_the_operator_may_make_all_children_of_a_pipeline_where_pipelines_are_enabled(
+    kube: Kubectl, when: dict[str, Any]
+) -> None:
+    manifests = rendered(kube, VALUES["pipelines"])
+    rights = [each for each in manifests if each["kind"] in {"ServiceAccount", "Role", "RoleBinding"}]
+    kube.apply(*rights)
+    made = [without_owner(child.manifest) for child in pipeline.children(pipeline_plan(kube, when))]
+    account = f"--as=system:serviceaccount:{kube.namespace}:{ACCOUNT}"
+    apply = ("apply", "--server-side", "--field-manager=tailrace-operator", "--filename=-", account)
+    try:
+        for manifest in made:
+            words = ("--dry-run=server",) if manifest["kind"] in WORKLOADS | {"Job", "CronJob"} else ()
+            kube(*apply, *words, stdin=json.dumps(manifest))
+        (data,) = (manifest["data"] for manifest in made if manifest["kind"] == "ConfigMap")
+        executor = json.loads(data[EXECUTOR_FILE])
+        executor["metadata"]["name"] = "executor-try"
+        executor["spec"]["containers"][0]["image"] = "localhost/none:1"
+        for pod in (*pods_of(made), executor):
+            try_out(kube, pod)
+    finally:
+        for manifest in (*made, *rights):
+            kube("delete", manifest["kind"], manifest["metadata"]["name"], "--ignore-not-found")
+
+
+def pipeline_plan(kube: Kubectl, when: dict[str, Any]) -> pipeline_plans.Plan:
+    spec = {"cluster": "main", "job": "archive", "stream": "shop/orders", "output": "s3a://lake/orders", **when}
+    parsed = PipelineSpec.parse({"metadata": {"name": "nightly"}, "spec": spec})
+    return pipeline_plans.Plan(
+        "nightly", kube.namespace, str(uuid.uuid4()), parsed, plan(kube).spec.tier2, "localhost/x:1", ""
+    )
 
 
 def test_the_operator_may_do_nothing_that_it_does_not_need(kube: Kubectl) -> None:

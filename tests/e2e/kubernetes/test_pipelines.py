@@ -198,7 +198,9 @@ def test_what_is_wrong_is_a_condition(spark: Kubectl) -> None:
     spark.apply(stream_manifest("there", CLUSTER, SCOPE, deletionPolicy="Delete"))
     spark.until_condition("stream", "there", "Ready", "True", STARTED_S)
     spark.apply(
-        archive_manifest("bad-image", "there", image="localhost/none:1", imagePullPolicy="Never", **SMALL),
+        archive_manifest(
+            "bad-image", "there", image="localhost/none:1", imagePullPolicy="Never", everySeconds=5, **SMALL
+        ),
         archive_manifest("bad-option", "there", options=["colour=red"], **SMALL),
         archive_manifest("bad-stream", "none", restarts=0, **SMALL),
         pipeline_manifest("bad-place", "archive", "there", output="s3a://tailrace/trial/x"),
@@ -218,6 +220,8 @@ def test_what_is_wrong_is_a_condition(spark: Kubectl) -> None:
             return found.get("reason") == reason and text.lower() in found["message"].lower()
 
         until(f"{name} is {reason}: {text}", said, STARTED_S)
+    spark.patch("pipeline", "bad-image", {"spec": {"image": None, "imagePullPolicy": None}})
+    spark.until_condition("pipeline", "bad-image", "Ready", "True", STARTED_S)
     assert spark.get("job", "bad-option-pipeline")["status"].get("failed") == 1
     refused = spark.refusal(archive_manifest("neither", "there", target=f"{SCOPE}/there"))
     assert "target is required by replay, only" in refused

@@ -103,6 +103,27 @@ async def test_children_are_made_and_the_driver_is_asked() -> None:
     assert system.probe.looked == [("lake", "orders")], "checked once for a specification"
 
 
+async def test_unchanged_children_are_not_read_each_time() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"everySeconds": 5})
+    await system.look()
+    before = system.objects.gets
+    await system.look()
+    assert system.objects.gets - before == 2, "the cluster and the workload"
+    system.objects.edit(PIPELINES, "nightly", {"suspend": True})
+    await system.look()
+    assert system.objects._find(STATEFUL_SETS, NAMESPACE, CHILD)["spec"]["replicas"] == 0
+
+
+async def test_a_workload_that_was_deleted_is_made_again() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"everySeconds": 5})
+    await system.look()
+    system.objects.remove(STATEFUL_SETS, CHILD)
+    await system.look()
+    assert system.objects.exists(STATEFUL_SETS, CHILD)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
