@@ -185,7 +185,9 @@ def test_a_run_ends_and_is_repeated_and_scheduled(spark: Kubectl, programs: Prog
     assert (second["result"], second["rows"]) == ("Succeeded", 100)
 
     written |= programs.write(f"{SCOPE}/once", 50, name="y")
-    spark.patch("pipeline", "once", {"spec": {"schedule": "* * * * *"}})
+    # One time today: a run after it would have nothing to write, and soon be the last one in the status.
+    due = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=90)
+    spark.patch("pipeline", "once", {"spec": {"schedule": f"{due.minute} {due.hour} * * *"}})
     until("the scheduled run has ended", lambda: last_run().get("rows") == 50, STARTED_S)
     read = archived(spark, "once")
     assert not read["violations"], read

@@ -244,11 +244,11 @@ def cordoned(kube: Kubectl) -> Iterator[None]:
 def gather(kube: Kubectl, folder: Path) -> None:
     """Save everything that shows what happened in a namespace: objects, events, logs, also of containers that ended."""
     folder.mkdir(parents=True, exist_ok=True)
-    kinds = "all,streamclusters,streams,readergroups,leases,endpointslices,configmaps,pvc,networkpolicies"
+    kinds = "all,streamclusters,streams,readergroups,pipelines,leases,endpointslices,configmaps,pvc,networkpolicies"
     commands = {
         "objects.yaml": ("get", kinds, "--output", "yaml"),
-        "wide.txt": ("get", "pods,streamclusters,streams,readergroups,leases", "--output", "wide"),
-        "describe.txt": ("describe", "pods,streamclusters,statefulsets,deployments"),
+        "wide.txt": ("get", "pods,streamclusters,streams,readergroups,pipelines,leases", "--output", "wide"),
+        "describe.txt": ("describe", "pods,streamclusters,pipelines,statefulsets,deployments"),
         "events.txt": ("get", "events", "--sort-by", ".lastTimestamp"),
     }
     for name, words in commands.items():
