@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tailrace.common.errors import StartError
 
-READY_DEADLINE_S = 60.0
+READY_DEADLINE_S = 180.0
 STOP_DEADLINE_S = 30.0
 POLL_INTERVAL_S = 0.02
 
