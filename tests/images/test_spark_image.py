@@ -35,6 +35,7 @@ def test_the_python_side_loads(spark: ImageRoot) -> None:
 
 def test_a_program_runs_through_the_launcher(spark: ImageRoot) -> None:
     """As the driver does it: Java asks Spark's launcher, then becomes it, and starts Python."""
+    (spark.root / "etc/hosts").write_text("127.0.0.1 localhost\n")  # which the kubelet writes
     (spark.scratch / "count.py").write_text(COUNT)
     (spark.scratch / "start.py").write_text(
         "import os, subprocess\n"
@@ -42,6 +43,7 @@ def test_a_program_runs_through_the_launcher(spark: ImageRoot) -> None:
         "words = ['org.apache.spark.deploy.SparkSubmit', '--master', 'local[1]', '--conf', 'spark.ui.enabled=false',\n"
         "         '--conf', 'spark.driver.host=127.0.0.1', '--conf', 'spark.driver.bindAddress=127.0.0.1',\n"
         f"         '/tmp/count.py', '{CONNECTOR}']\n"
+        "os.environ.update(SPARK_LOCAL_IP='127.0.0.1', SPARK_LOCAL_HOSTNAME='localhost')  # no resolver is here\n"
         "asked = subprocess.run(launcher(os.environ, words), stdout=subprocess.PIPE, check=True)\n"
         "command = launched(asked.stdout)\n"
         "os.execv(command[0], command)\n"
