@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 ACCEPTED: Final = "Accepted"
 RUNNING: Final = "Running"
+_DONE_FOR_NOW: Final = ("Complete", "Scheduled")
+"""Reasons for which a driver need not run."""
 
 
 def refused(reason: str, message: str, retry_after_s: float | None = None) -> Outcome:
@@ -33,7 +35,7 @@ def outcome(
         accepted = Condition(ACCEPTED, Status.FALSE, "ChildRefused", message)
     failing = seen.fails_again(now_ms) and not (progress or {}).get("batches")
     running = _running(spec, seen, failing=failing)
-    summary = _summary(spec, seen, accepted, running)
+    summary = _summary(accepted, running)
     status: dict[str, Any] = {
         "driver": seen.driver["metadata"]["name"] if seen.driver else None,
         "sparkUi": _ui(seen),
@@ -56,7 +58,7 @@ def _running(spec: PipelineSpec, seen: Observed, *, failing: bool) -> Condition:
         return not_running("Failed", f"The run has failed: {seen.last.message or 'no reason given'}.", warn=True)
     if spec.suspend:
         return not_running("Suspended", "spec.suspend is set; the next run goes on where this one was.")
-    if seen.driver is None and seen.finished and spec.schedule is None:
+    if seen.driver is None and seen.last is not None and spec.schedule is None:
         return not_running("Complete", "The job has written all there was.")
     if seen.is_running and not failing:
         wanted = spec.executors.instances
@@ -71,12 +73,10 @@ def _running(spec: PipelineSpec, seen: Observed, *, failing: bool) -> Condition:
     return not_running("Starting", "The driver is starting.")
 
 
-def _summary(spec: PipelineSpec, seen: Observed, accepted: Condition, running: Condition) -> Condition:
+def _summary(accepted: Condition, running: Condition) -> Condition:
     """Return condition Ready: the job runs, or has done what it should, or waits for its time."""
-    if accepted.is_true and running.reason == "Complete":
-        return ready([accepted], "Complete", running.message)
-    if accepted.is_true and running.reason == "Scheduled":
-        return ready([accepted], "Scheduled", running.message)
+    if running.reason in _DONE_FOR_NOW:
+        return ready([accepted], running.reason, running.message)
     return ready([accepted, running], "Running", running.message)
 
 

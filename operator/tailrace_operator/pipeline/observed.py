@@ -51,14 +51,12 @@ class Observed:
     restarts: int
     ended_executors: tuple[Manifest, ...]
     last_error: str
-    finished: bool
     last: LastRun | None
 
     @property
     def is_running(self) -> bool:
         """Return whether the driver's program runs."""
         return self.driver is not None and bool(_state(self.driver).get("running"))
-
 
     def fails_again(self, now_ms: int) -> bool:
         """Return whether the last attempt failed, and this one has not run for long enough to count as a success."""
@@ -83,8 +81,7 @@ def observe(kind: Kind, workload: Manifest | None, jobs: Iterable[Manifest], pod
         executors=sum(_phase(pod) == "Running" for pod in executors),
         restarts=restarts,
         ended_executors=tuple(filter(has_ended, executors)),
-        last_error=next((error for pod in reversed(drivers) if (error := _error(pod))), ""),
-        finished=ended is not None,
+        last_error=_last_error(drivers),
         last=_last_run(ended, drivers) if ended is not None else None,
     )
 
@@ -92,6 +89,15 @@ def observe(kind: Kind, workload: Manifest | None, jobs: Iterable[Manifest], pod
 def has_ended(pod: Manifest) -> bool:
     """Return whether no container of a pod runs any more."""
     return _phase(pod) in _ENDED
+
+
+def _last_error(drivers: list[Manifest]) -> str:
+    """Return the error of the newest driver that has one, unless a newer one has succeeded."""
+    for pod in reversed(drivers):
+        error = _error(pod)
+        if error or _phase(pod) == "Succeeded":
+            return error
+    return ""
 
 
 def _last_run(ended: Mapping[str, Any], drivers: list[Manifest]) -> LastRun:

@@ -88,6 +88,11 @@ def integer(
     return _completed(schema, default, rules)
 
 
+def boolean(description: str, *, default: bool) -> Schema:
+    """Return the schema of a truth value."""
+    return {"type": "boolean", "description": description, "default": default}
+
+
 def quantity(
     description: str, *, pattern: str, maximum: int, default: str | None = None, rules: Sequence[Rule] = ()
 ) -> Schema:
@@ -123,16 +128,20 @@ def struct(
     return _completed(schema, fields if defaulted else None, rules)
 
 
-def string_set(description: str, item: Schema, *, max_items: int, min_items: int = 0) -> Schema:
+def string_set(
+    description: str, item: Schema, *, max_items: int, min_items: int = 0, rules: Sequence[Rule] = ()
+) -> Schema:
     """Return the schema of a set of strings."""
-    schema = {
+    schema: Schema = {
         "type": "array",
         "description": description,
         "items": item,
         "maxItems": max_items,
         "x-kubernetes-list-type": "set",
     }
-    return {**schema, "minItems": min_items} if min_items else schema
+    if min_items:
+        schema["minItems"] = min_items
+    return _completed(schema, None, rules)
 
 
 def keyed_list(description: str, key: str, item: Schema, *, max_items: int) -> Schema:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from tailrace_operator.schema import grammar, rules
+from tailrace_operator.schema import fields, grammar, rules
 from tailrace_operator.schema.build import (
     Rule,
     Schema,
+    boolean,
     choice,
     conditions,
     integer,
     observed_generation,
-    quantity,
     string,
     string_set,
     struct,
@@ -61,26 +61,14 @@ def _url(description: str) -> Schema:
 
 
 def _memory() -> Schema:
-    return quantity(
-        "Memory limit of a pod. Half of it is Java's heap; the rest is for Python and for Java's other memory.",
-        pattern=grammar.SIZE,
-        maximum=grammar.SIZE_NUMBER_MAX,
-        default=grammar.SPARK_MEMORY_DEFAULT,
-        rules=[SPARK_MEMORY_AT_LEAST],
-    )
-
-
-def _cpu() -> Schema:
-    return quantity(
-        "CPU limit of a pod, for example 500m or 2. Without it there is no limit.",
-        pattern=grammar.CPU,
-        maximum=grammar.CPU_NUMBER_MAX,
-        rules=[rules.CPU_POSITIVE],
-    )
+    about = "Memory limit of a pod. Half of it is Java's heap; the rest is for Python and for Java's other memory."
+    return fields.memory(about, grammar.SPARK_MEMORY_DEFAULT, SPARK_MEMORY_AT_LEAST)
 
 
 def _driver() -> Schema:
-    return struct("The driver: the pod that plans and commits.", {"memory": _memory(), "cpu": _cpu()}, defaulted=True)
+    return struct(
+        "The driver: the pod that plans and commits.", {"memory": _memory(), "cpu": fields.cpu()}, defaulted=True
+    )
 
 
 def _executors() -> Schema:
@@ -99,7 +87,7 @@ def _executors() -> Schema:
                 default=grammar.CORES_DEFAULT,
             ),
             "memory": _memory(),
-            "cpu": _cpu(),
+            "cpu": fields.cpu(),
         },
         defaulted=True,
     )
@@ -109,23 +97,7 @@ def _object_store() -> Schema:
     return struct(
         "Object store of output, input and checkpoint. Default: that of the StreamCluster, with its credentials.",
         {
-            "endpoint": string(
-                "URL of the S3 interface, for example http://minio.storage.svc:9000.",
-                max_length=grammar.ENDPOINT_MAX_LENGTH,
-                pattern=grammar.ENDPOINT,
-            ),
-            "region": string(
-                "Region, if the object store has regions.",
-                min_length=1,
-                max_length=grammar.REGION_MAX_LENGTH,
-                pattern=grammar.REGION,
-            ),
-            "credentialsSecret": string(
-                "Secret in the same namespace, with the keys accessKey and secretKey.",
-                min_length=1,
-                max_length=grammar.OBJECT_NAME_MAX_LENGTH,
-                pattern=grammar.OBJECT_NAME,
-            ),
+            **fields.object_store(),
         },
         required=("endpoint", "credentialsSecret"),
     )
@@ -144,11 +116,7 @@ def _when() -> dict[str, Schema]:
             max_length=grammar.SCHEDULE_MAX_LENGTH,
             pattern=grammar.SCHEDULE,
         ),
-        "suspend": {
-            "type": "boolean",
-            "description": "Stop the pods, and start none. A later run goes on where this one was.",
-            "default": False,
-        },
+        "suspend": boolean("Stop the pods, and start none. A later run goes on where this one was.", default=False),
         "restarts": integer(
             "Failed attempts after which a run without everySeconds has failed; 0: the first one.",
             maximum=grammar.RESTARTS_MAX,
@@ -178,22 +146,19 @@ def _what() -> dict[str, Schema]:
         "checkpoint": _url("replay, backfill: s3a://BUCKET/FOLDER of the job's position."),
         "options": string_set(
             "Options of the job, NAME=VALUE, as `tailrace pipeline JOB --help` names them without the dashes.",
-            string(
-                "An option.", min_length=1, max_length=grammar.JOB_OPTION_MAX_LENGTH, pattern=grammar.JOB_OPTION
-            ),
+            string("An option.", min_length=1, max_length=grammar.JOB_OPTION_MAX_LENGTH, pattern=grammar.JOB_OPTION),
             max_items=grammar.JOB_OPTIONS_MAX,
+            rules=[OPTIONS_ARE_OF_JOBS],
         ),
     }
 
 
 def spec() -> Schema:
     """Return the schema of ``spec``."""
-    what = _what()
-    what["options"]["x-kubernetes-validations"] = [OPTIONS_ARE_OF_JOBS.schema()]
     return struct(
         "Desired state of the pipeline.",
         {
-            **what,
+            **_what(),
             **_when(),
             "objectStore": _object_store(),
             "driver": _driver(),
@@ -208,12 +173,7 @@ def spec() -> Schema:
                 ),
                 max_items=grammar.JOB_OPTIONS_MAX,
             ),
-            "image": string(
-                "Image of driver and executors; default: the one of the installation.",
-                min_length=1,
-                max_length=grammar.IMAGE_MAX_LENGTH,
-                pattern=grammar.IMAGE,
-            ),
+            "image": fields.image("Image of driver and executors; default: the one of the installation."),
             "imagePullPolicy": choice("When the image is pulled.", grammar.IMAGE_PULL_POLICIES),
         },
         required=("cluster", "job", "stream"),
@@ -231,7 +191,7 @@ def _progress() -> Schema:
             "rowsPerSecond": integer("Rows a second, of the last batch."),
             "bytesPerSecond": integer("Bytes a second, of the last batch."),
             "lagBytes": integer("Bytes of the stream that no batch has read."),
-            "lagSeconds": integer("Age of the oldest of these, at most."),
+            "lagSeconds": integer("Age of the oldest of these, at most; absent: not known yet."),
             "lastBatchTime": timestamp("When the last batch ended."),
         },
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.common import limits
-from tailrace_operator.schema import grammar, rules
+from tailrace_operator.schema import fields, grammar, rules
 from tailrace_operator.schema.build import (
     Rule,
     Schema,
@@ -15,7 +15,6 @@ from tailrace_operator.schema.build import (
     integer,
     keyed_list,
     observed_generation,
-    quantity,
     string,
     struct,
 )
@@ -47,25 +46,6 @@ IDENTITY_STAYS: Final = Rule(
 )
 
 
-def _memory(description: str, default: str, at_least: Rule) -> Schema:
-    return quantity(
-        description,
-        pattern=grammar.SIZE,
-        maximum=grammar.SIZE_NUMBER_MAX,
-        default=default,
-        rules=[at_least],
-    )
-
-
-def _cpu() -> Schema:
-    return quantity(
-        "CPU limit of a pod, for example 500m or 2. Without it there is no limit.",
-        pattern=grammar.CPU,
-        maximum=grammar.CPU_NUMBER_MAX,
-        rules=[rules.CPU_POSITIVE],
-    )
-
-
 def _segment_store() -> Schema:
     return struct(
         "Segment stores: the data plane.",
@@ -79,12 +59,12 @@ def _segment_store() -> Schema:
                 maximum=limits.WORKERS_MAX,
                 default=grammar.STORE_WORKERS_DEFAULT,
             ),
-            "memory": _memory(
+            "memory": fields.memory(
                 "Memory limit of a pod. The caches and buffers of its workers are derived from it.",
                 grammar.STORE_MEMORY_DEFAULT,
                 rules.MEMORY_AT_LEAST,
             ),
-            "cpu": _cpu(),
+            "cpu": fields.cpu(),
         },
         defaulted=True,
         rules=[WORKERS_AT_MOST],
@@ -98,10 +78,10 @@ def _controller() -> Schema:
             "replicas": integer(
                 "Pods.", minimum=1, maximum=grammar.CONTROLLER_REPLICAS_MAX, default=grammar.CONTROLLER_REPLICAS_DEFAULT
             ),
-            "memory": _memory(
+            "memory": fields.memory(
                 "Memory limit of a pod.", grammar.CONTROLLER_MEMORY_DEFAULT, rules.CONTROLLER_MEMORY_AT_LEAST
             ),
-            "cpu": _cpu(),
+            "cpu": fields.cpu(),
         },
         defaulted=True,
     )
@@ -139,23 +119,7 @@ def _tier2() -> Schema:
                 pattern=grammar.PREFIX,
                 default="",
             ),
-            "endpoint": string(
-                "URL of the S3 interface, for example http://minio.storage.svc:9000.",
-                max_length=grammar.ENDPOINT_MAX_LENGTH,
-                pattern=grammar.ENDPOINT,
-            ),
-            "region": string(
-                "Region, if the object store has regions.",
-                min_length=1,
-                max_length=grammar.REGION_MAX_LENGTH,
-                pattern=grammar.REGION,
-            ),
-            "credentialsSecret": string(
-                "Secret in the same namespace, with the keys accessKey and secretKey.",
-                min_length=1,
-                max_length=grammar.OBJECT_NAME_MAX_LENGTH,
-                pattern=grammar.OBJECT_NAME,
-            ),
+            **fields.object_store(),
         },
         required=("bucket", "endpoint", "credentialsSecret"),
     )
@@ -183,12 +147,7 @@ def spec() -> Schema:
                 max_length=grammar.UUID_LENGTH,
                 pattern=grammar.UUID,
             ),
-            "image": string(
-                "Image of controllers and segment stores; default: the image of the operator.",
-                min_length=1,
-                max_length=grammar.IMAGE_MAX_LENGTH,
-                pattern=grammar.IMAGE,
-            ),
+            "image": fields.image("Image of controllers and segment stores; default: the image of the operator."),
             "imagePullPolicy": choice("When the image is pulled.", grammar.IMAGE_PULL_POLICIES),
         },
         required=("tier2",),

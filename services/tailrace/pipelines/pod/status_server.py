@@ -122,12 +122,13 @@ async def _measure(progress: RunProgress, client: Client) -> NoReturn:
     """Measure the lag now and then."""
     navigator, clock = Navigator(client.context, fail_on_data_loss=False), SystemClock()
     while True:
-        position, read_bytes = progress.position, progress.bytes
+        position, read_bytes = progress.reached
+        began_ms = clock.now_ms()
         if position is not None:
             try:
                 async with asyncio.timeout(limits.PIPELINE_LAG_DEADLINE_S):
                     unread = await unread_bytes(navigator, position)
-                progress.measured(unread, read_bytes, clock.now_ms())
+                progress.measured(unread, read_bytes, began_ms)
             except (TailraceError, TimeoutError) as error:
                 _LOG.info("lag_not_measured", reason=str(error) or "no answer in time")
         await asyncio.sleep(limits.PIPELINE_LAG_PERIOD_S)

@@ -115,6 +115,16 @@ def test_the_newest_job_of_a_schedule_counts() -> None:
     assert outcome.status["lastRun"] == {"result": "Succeeded", "time": JUST_NOW}
 
 
+def test_a_failed_run_before_one_that_succeeded_is_history() -> None:
+    """Kubernetes keeps the last failed pod of a schedule."""
+    jobs = [job("Failed", "old", created=LONG_AGO), job("Complete", created=JUST_NOW)]
+    pods = [
+        pod("driver", "old", phase="Failed", created=LONG_AGO, terminated={"exitCode": 1, "message": "why"}),
+        pod("driver", "new", phase="Succeeded", created=JUST_NOW, terminated={"exitCode": 0, "message": "{}"}),
+    ]
+    assert said(observe(CRON_JOBS, None, jobs, pods), spec(schedule="@hourly"))[1]["Ready"] == ("True", "Scheduled")
+
+
 def test_a_scheduled_run_that_failed_is_said_until_the_next_one_runs() -> None:
     failed = observe(CRON_JOBS, None, [job("Failed", "why")], ())
     assert said(failed, spec(schedule="@hourly"))[1]["Ready"] == ("False", "Failed")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
 from tailrace.pipelines.pod.progress import RunProgress
 
@@ -40,18 +41,31 @@ def test_unread_bytes_are_as_old_as_the_last_time_when_all_was_read() -> None:
     assert progress.as_json()["lagSeconds"] == 0
 
 
-def test_before_all_was_read_once_the_first_measurement_counts() -> None:
+def test_before_all_was_read_once_no_age_is_known() -> None:
+    """What was written before the driver started may be of any age."""
     progress = RunProgress()
     progress.measured(500, 0, START)
     progress.measured(600, 0, START + 30_000)
-    assert progress.as_json()["lagSeconds"] == 30
+    assert progress.as_json()["lagBytes"] == 600
+    assert "lagSeconds" not in progress.as_json()
+
+
+def test_an_age_stays_known_however_long_the_lag_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PIPELINE_LAG_SAMPLES_MAX", 10)
+    progress = RunProgress()
+    for second in range(100):
+        progress.measured(second, 0, START + 1000 * second)
+    assert progress.as_json()["lagSeconds"] == 99
+    progress.measured(30, 70, START + 100_000)
+    assert 30 <= progress.as_json()["lagSeconds"] <= 100, "at most, with samples left out"
 
 
 def test_a_query_without_a_first_offset_has_read_nothing_yet() -> None:
     progress = RunProgress()
     progress.add_batch(rows=0, start=None, end={"a/b": {"0": 10}}, duration_ms=5, now_ms=START)
-    assert progress.bytes == 0
-    assert progress.position is not None
+    position, read_bytes = progress.reached
+    assert read_bytes == 0
+    assert position is not None
 
 
 def test_another_source_s_offset_is_refused() -> None:
