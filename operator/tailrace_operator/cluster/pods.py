@@ -31,9 +31,9 @@ def store_pod(plan: Plan) -> dict[str, Any]:
         **_image(plan),
         "command": ["tailrace", "segmentstore"],
         "args": _store_arguments(plan),
-        "env": [*_downward(), *_credentials(plan)],
+        "env": [*downward(), *credentials(plan.spec.tier2.credentials_secret)],
         "ports": [*workers, {"name": "admin", "containerPort": names.ADMIN_PORT, "protocol": "TCP"}],
-        "resources": _resources(spec.memory_bytes, spec.cpu_millis),
+        "resources": resources(spec.memory_bytes, spec.cpu_millis),
         **_probes("admin", startup_s=300),
         **_container_security(),
     }
@@ -48,12 +48,12 @@ def controller_pod(plan: Plan) -> dict[str, Any]:
         **_image(plan),
         "command": ["tailrace", "controller"],
         "args": _controller_arguments(plan),
-        "env": _downward(),
+        "env": downward(),
         "ports": [
             {"name": "grpc", "containerPort": names.GRPC_PORT, "protocol": "TCP"},
             {"name": "rest", "containerPort": names.REST_PORT, "protocol": "TCP"},
         ],
-        "resources": _resources(spec.memory_bytes, spec.cpu_millis),
+        "resources": resources(spec.memory_bytes, spec.cpu_millis),
         **_probes("rest", startup_s=120),
         **_container_security(),
     }
@@ -102,18 +102,19 @@ def _image(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _downward() -> list[dict[str, Any]]:
-    fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
+def downward(**others: str) -> list[dict[str, Any]]:
+    """Return variables with a pod's name and namespace, and with `others`: fields of the pod by variable."""
+    fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", **others}
     return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
 
 
-def _credentials(plan: Plan) -> list[dict[str, Any]]:
+def credentials(secret: str) -> list[dict[str, Any]]:
+    """Return variables with the credentials of an object store from a Secret."""
     keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
-    secret = plan.spec.tier2.credentials_secret
     return [{"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}} for name, key in keys.items()]
 
 
-def _resources(memory_bytes: int, cpu_millis: int | None) -> dict[str, Any]:
+def resources(memory_bytes: int, cpu_millis: int | None) -> dict[str, Any]:
     """Return requests and limits. The memory request equals the limit, because the budgets are computed from it."""
     memory = {"memory": str(memory_bytes)}
     if cpu_millis is None:
@@ -137,14 +138,27 @@ def _probes(port: str, startup_s: int) -> dict[str, Any]:
 
 
 def _container_security() -> dict[str, Any]:
+    return {"securityContext": container_security(), "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}
+
+
+def container_security() -> dict[str, Any]:
+    """Return what the restricted Pod Security Standard asks of a container, and a root that is read-only."""
     return {
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def pod_security() -> dict[str, Any]:
+    """Return what the restricted Pod Security Standard asks of a pod, with the user of the images."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER_ID,
+        "runAsGroup": USER_ID,
+        "fsGroup": USER_ID,
+        "seccompProfile": {"type": "RuntimeDefault"},
     }
 
 
@@ -155,13 +169,7 @@ def _pod(plan: Plan, account: str, component: str, container: dict[str, Any], gr
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_s,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "topologySpreadConstraints": [
             {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
             for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")

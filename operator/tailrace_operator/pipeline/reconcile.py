@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tailrace_operator.kube.objects import Objects
     from tailrace_operator.pipeline.driver_status import DriverStatus
     from tailrace_operator.reconcile.outcome import Condition
+    from tailrace_operator.schema.pipeline_spec import ObjectStoreSpec
 
 _logger = structlog.get_logger()
 
@@ -60,10 +61,10 @@ class PipelineReconciler:
         self._drivers = drivers
         self._clock = clock
         self._image = image
-        self._usable: dict[str, object] = {}
-        """By uid of a Pipeline: the generation whose folders were found usable."""
-        self._applied: dict[str, _Applied] = {}
-        """By uid of a Pipeline. Its children are applied when they change, and once in `OPERATOR_PERIOD_S`."""
+        self._usable: dict[tuple[str, str], object] = {}
+        """By namespace and name of a Pipeline: the folders that were found usable, and where."""
+        self._applied: dict[tuple[str, str], _Applied] = {}
+        """By the same. Children are applied when they change, and once in `OPERATOR_PERIOD_S`."""
         self._children: ChildWriter[Plan] = ChildWriter(objects, PIPELINES, children)
 
     @property
@@ -82,6 +83,8 @@ class PipelineReconciler:
 
     async def gone(self, namespace: str, name: str) -> None:
         """See Reconciler.gone."""
+        self._usable.pop((namespace, name), None)
+        self._applied.pop((namespace, name), None)
 
     async def reconcile(self, manifest: Manifest) -> Outcome:
         """See Reconciler.reconcile."""
@@ -108,7 +111,7 @@ class PipelineReconciler:
             return conditions.refused("OutputInCluster", problem)
         plan = self._plan(manifest, spec, cluster.tier2, self._image)
         try:
-            await self._check_folders(plan, manifest)
+            await self._check_folders(plan)
             return await self._carry_out(plan)
         except Tier2Error as error:
             return conditions.refused(error.reason, str(error), limits.OPERATOR_WAIT_S)
@@ -121,15 +124,15 @@ class PipelineReconciler:
         run = str((metadata.get("annotations") or {}).get(RUN_ANNOTATION, ""))
         return Plan(metadata["name"], metadata["namespace"], metadata["uid"], spec, tier2, image, run)
 
-    async def _check_folders(self, plan: Plan, manifest: Manifest) -> None:
+    async def _check_folders(self, plan: Plan) -> None:
         """Check that the object store takes what the job writes, and make missing buckets. Raises Tier2Error.
 
         With credentials that the operator may not read nothing is checked; the driver says what is wrong.
         """
-        generation = manifest["metadata"].get("generation")
-        if self._usable.get(plan.uid) == generation:
+        store, key = plan.store, (plan.namespace, plan.name)
+        wanted = (plan.uid, store, plan.spec.written)
+        if self._usable.get(key) == wanted:
             return
-        store = plan.store
         try:
             secret = await self._objects.get(SECRETS, plan.namespace, store.credentials_secret)
         except NotFoundError:
@@ -137,34 +140,37 @@ class PipelineReconciler:
         except ForbiddenError:
             return
         for field, url in plan.spec.written:
-            bucket, path = bucket_and_path(url)
-            place = Tier2Spec(bucket, store.endpoint, store.credentials_secret, path, store.region)
+            await self._check_folder(field, url, store, secret)
+        self._usable[key] = wanted
+
+    async def _check_folder(self, field: str, url: str, store: ObjectStoreSpec, secret: Manifest | None) -> None:
+        """Check that a folder is not among a cluster's objects, whatever name the endpoint has. Raises Tier2Error."""
+        bucket, path = bucket_and_path(url)
+        for prefix in prefixes(path):
+            place = Tier2Spec(bucket, store.endpoint, store.credentials_secret, prefix, store.region)
             try:
                 mark = await self._probe.look(place, credentials_of(place, secret))
             except Tier2Error as error:
                 message = str(error).replace("spec.tier2.bucket", field).replace("spec.tier2", f"{field}, object store")
                 raise Tier2Error(error.reason, message, transient=error.transient) from error
             if mark is not None:
-                message = f"{field}: {url} belongs to cluster {mark.cluster_id}: set another bucket or folder."
+                message = f"{field}: {url} is inside {place.url} of cluster {mark.cluster_id}: set another folder."
                 raise Tier2Error("OutputInCluster", message)
-        if len(self._usable) >= limits.OPERATOR_OBJECTS_MAX:
-            self._usable.clear()
-        self._usable[plan.uid] = generation
 
     async def _carry_out(self, plan: Plan) -> Outcome:
-        name, kind = names.of(plan.name), workload_kind(plan)
+        key, name, kind = (plan.namespace, plan.name), names.of(plan.name), workload_kind(plan)
         digest, now_s = digest_of(plan), asyncio.get_running_loop().time()
-        before = self._applied.pop(plan.uid, None)
+        before = self._applied.pop(key, None)
         workload = await self._own(plan, kind, name)
         message = ""
         if workload is not None and before is not None and before.digest == digest and now_s < before.until_s:
-            self._applied[plan.uid] = before
+            self._applied[key] = before
         else:
             outcome, workload, message = await self._apply(plan)
             if outcome is not None:
                 return outcome
-            if not message and len(self._applied) < limits.OPERATOR_OBJECTS_MAX:
-                self._applied[plan.uid] = _Applied(digest, now_s + limits.OPERATOR_PERIOD_S)
+            if not message:
+                self._applied[key] = _Applied(digest, now_s + limits.OPERATOR_PERIOD_S)
         seen = await self._look(plan, workload)
         await self._remove_ended(plan, seen)
         progress = None
@@ -245,6 +251,12 @@ def inside_cluster(spec: PipelineSpec, tier2: Tier2Spec) -> str:
         if bucket == tier2.bucket and within:
             return f"{field}: {url} is inside {tier2.url} of the StreamCluster: set another bucket or folder."
     return ""
+
+
+def prefixes(path: str) -> list[str]:
+    """Return a path and all that it is below, the whole bucket first."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(len(parts) + 1)]
 
 
 def _differs(plan: Plan, job: Manifest) -> bool:

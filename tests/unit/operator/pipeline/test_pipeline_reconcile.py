@@ -95,12 +95,12 @@ async def test_children_are_made_and_the_driver_is_asked() -> None:
     assert await system.look() == ("False", "Starting")
     for kind in (SERVICE_ACCOUNTS, CONFIG_MAPS, STATEFUL_SETS):
         assert system.objects.exists(kind, CHILD)
-    assert system.probe.looked == [("lake", "orders")]
+    assert system.probe.looked == [("lake", ""), ("lake", "orders")]
     system.driver(STATEFUL_SETS)
     assert await system.look() == ("True", "Running")
     assert system.drivers.asked == ["10.0.0.1"]
     assert system.hand.status(PIPELINES, "nightly")["progress"] == {"rows": 3}
-    assert system.probe.looked == [("lake", "orders")], "checked once for a specification"
+    assert len(system.probe.looked) == 2, "checked once for a specification"
 
 
 async def test_unchanged_children_are_not_read_each_time() -> None:
@@ -151,6 +151,24 @@ async def test_a_folder_of_another_cluster_is_refused() -> None:
     system.probe.said["lake"] = ClusterIdentity("other", 4)
     system.objects.make(PIPELINES, "nightly", SPEC)
     assert await system.look() == ("False", "OutputInCluster")
+
+
+async def test_a_cluster_above_the_folder_is_found_by_whatever_name_its_store_has() -> None:
+    system = System()
+    system.probe.said["tailrace"] = ClusterIdentity("this", 4)
+    store = {"endpoint": "http://minio.n.svc:9000", "credentialsSecret": "minio"}
+    output = "s3a://tailrace/trial/deep/orders"
+    system.objects.make(PIPELINES, "nightly", SPEC | {"objectStore": store, "output": output})
+    assert await system.look() == ("False", "OutputInCluster")
+
+
+async def test_another_store_of_the_cluster_is_looked_at_again() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC)
+    await system.look()
+    system.objects.edit(STREAM_CLUSTERS, "main", {"tier2": TIER2 | {"endpoint": "http://other.n:9000"}})
+    await system.look()
+    assert len(system.probe.looked) == 4
 
 
 async def test_a_store_that_refuses_names_the_field() -> None:
