@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from harness.imageroot import ImageRoot, make_images
+from harness.kubecluster import IMAGES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NAMES = ["tailrace", "tailrace-test", "tailrace-test-java", "minio"]
 IS_FULL = os.environ.get("TAILRACE_TEST_PROFILE") == "full"
 
 collect_ignore = [] if IS_FULL else ["test_spark_image.py"]
@@ -21,7 +21,7 @@ collect_ignore = [] if IS_FULL else ["test_spark_image.py"]
 @pytest.fixture(scope="session")
 def archives() -> dict[str, Path]:
     """Name → archive of each image."""
-    return make_images(["all"] if IS_FULL else NAMES, REPOSITORY)
+    return make_images(["all"] if IS_FULL else IMAGES, REPOSITORY)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import daily
+from harness.server import READY_DEADLINE_S as READY_WITHIN_S
 from tailrace.cli.demo.server import Endpoints, ServerProcess
 from tailrace.client import BlockingClient
 
@@ -94,7 +95,7 @@ def spark(short_runs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
     """The addresses of a standalone server of this module."""
-    process = ServerProcess(tmp_path_factory.mktemp("server"), ports=EPHEMERAL)
+    process = ServerProcess(tmp_path_factory.mktemp("server"), ports=EPHEMERAL, ready_within_s=READY_WITHIN_S)
     with asyncio.Runner() as runner:
         endpoints = runner.run(process.start())
         try:

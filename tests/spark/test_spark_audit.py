@@ -23,6 +23,7 @@ import pyarrow.dataset
 import pytest
 
 from harness.minio import MinioProcess
+from harness.server import READY_DEADLINE_S as READY_WITHIN_S
 from tailrace.cli.demo.server import ServerProcess
 from tailrace.client import BlockingClient, ScalingPolicy, StreamConfig
 from tailrace.cluster.data_folder import open_data_folder
@@ -58,7 +59,8 @@ def write(client: BlockingClient, stream: str, count: int) -> None:
 
 def serve(data: Path, *options: str) -> None:
     """Streams that are scaled, truncated, merged into by a transaction, and deleted, on a real server that stops."""
-    process = ServerProcess(data, ports=EPHEMERAL, options=("--containers", str(CONTAINERS), *options))
+    chosen = ("--containers", str(CONTAINERS), *options)
+    process = ServerProcess(data, ports=EPHEMERAL, ready_within_s=READY_WITHIN_S, options=chosen)
     with asyncio.Runner() as runner:
         endpoints = runner.run(process.start())
         try:
@@ -365,7 +367,7 @@ def test_the_command_finds_nothing_wrong_with_a_running_server(tmp_path: Path) -
     """It has written objects that no snapshot names yet."""
     data = tmp_path / "data"
     data.mkdir()
-    process = ServerProcess(data, ports=EPHEMERAL, options=("--containers", "2"))
+    process = ServerProcess(data, ports=EPHEMERAL, ready_within_s=READY_WITHIN_S, options=("--containers", "2"))
     with asyncio.Runner() as runner:
         endpoints = runner.run(process.start())
         try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
+from harness.server import READY_DEADLINE_S as READY_WITHIN_S
 from tailrace.cli.demo.server import Endpoints, ServerProcess
 from tailrace.client import BlockingClient, ScalingPolicy, StreamConfig
 
@@ -33,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Endpoints]:
     """A server that writes its first snapshots 30 s after its start."""
-    process = ServerProcess(folder, ports=EPHEMERAL)
+    process = ServerProcess(folder, ports=EPHEMERAL, ready_within_s=READY_WITHIN_S)
     with asyncio.Runner() as runner:
         endpoints = runner.run(process.start())
         try:

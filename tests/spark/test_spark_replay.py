@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.server import READY_DEADLINE_S as READY_WITHIN_S
 from harness.sparkcommands import kill_when_it_writes
 from tailrace.cli.demo.server import Endpoints, ServerProcess
 from tailrace.client import BlockingClient, ScalingPolicy, StreamConfig, StreamName
@@ -40,7 +41,7 @@ def streams(client: BlockingClient, scope: str) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def other_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
     """The addresses of another cluster."""
-    process = ServerProcess(tmp_path_factory.mktemp("other"), ports=EPHEMERAL)
+    process = ServerProcess(tmp_path_factory.mktemp("other"), ports=EPHEMERAL, ready_within_s=READY_WITHIN_S)
     with asyncio.Runner() as runner:
         try:
             yield runner.run(process.start())

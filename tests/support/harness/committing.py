@@ -104,5 +104,6 @@ async def check(client: Client, transactions: Transactions) -> None:
     assert {event for _, event in transactions.accepted} <= committed
     pieces = await client.slices(STREAM)
     found = [event for piece in pieces async for events in client.read_slice(piece) for event in events]
+    assert len(found) == len(set(found)), "an event of any round is doubled"
     mine = [event for event in found if event in {pair[1] for pair in (*transactions.accepted, *transactions.open)}]
     assert sorted(mine) == sorted(committed), "an event is lost, doubled, or of a transaction that was not committed"

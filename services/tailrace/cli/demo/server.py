@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tailrace.common.errors import StartError
 
-READY_DEADLINE_S = 180.0
+READY_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 30.0
 POLL_INTERVAL_S = 0.02
 
@@ -67,11 +67,19 @@ def free_or_ephemeral(ports: dict[str, int], host: str = "127.0.0.1") -> dict[st
 class ServerProcess:
     """A standalone server over one folder, as a child process, on the default ports where they are free.
 
-    ``options`` are added to its command line.
+    ``options`` are added to its command line. ``ready_within_s``: how long a start may take.
     """
 
-    def __init__(self, data: Path, *, ports: dict[str, int] | None = None, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *,
+        ports: dict[str, int] | None = None,
+        options: Sequence[str] = (),
+        ready_within_s: float = READY_DEADLINE_S,
+    ) -> None:
         self._data = data
+        self._ready_within_s = ready_within_s
         self._options = tuple(options)
         self._ready_file = data / "ready.json"
         self._log_file = data / "server.log"
@@ -112,13 +120,13 @@ class ServerProcess:
                 process_group=0,  # Ctrl-C goes to this process only, which stops the server last
             )
         try:
-            async with asyncio.timeout(READY_DEADLINE_S):
+            async with asyncio.timeout(self._ready_within_s):
                 endpoints = await self._wait_until_ready(self._process, start_of_log)
         except TimeoutError:
             await self.kill()
             words = self._last_words(start_of_log)
             raise StartError(
-                f"the server was not ready within {READY_DEADLINE_S:g} s; its last output: {words}"
+                f"the server was not ready within {self._ready_within_s:g} s; its last output: {words}"
             ) from None
         self._ports = endpoints.ports()
         self.endpoints = endpoints
