@@ -98,9 +98,7 @@ class Checkpointer:
         written, count, frames = processor.written_bytes, processor.operations, self._log.next_sequence
         self._state.forget_merged(self._core.clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000))
         last = self._committer.last_frame
-        keep_from = 0
-        if last is not None:
-            keep_from = last.sequence + 1 if last.span_start is None else last.span_start.sequence
+        keep_from = 0 if last is None else last.keep_from
         body, as_of = checkpoint.encode(self._state), self._state.committed_sequence
         self._body_bytes = len(body)
         if not await self._room(len(body), force):

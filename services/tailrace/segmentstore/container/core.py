@@ -10,6 +10,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, FencedError, NoSuchSegmentError, OutcomeUnknownError
+from tailrace.segmentstore.container.arena_pool import ArenaPool
 from tailrace.segmentstore.container.committer import Committer
 from tailrace.segmentstore.container.log_admission import LogAdmission
 from tailrace.segmentstore.container.operation_processor import OperationProcessor, StagedAppend
@@ -44,7 +45,7 @@ class ContainerPorts:
     """What a container is made of; all of it can be simulated.
 
     ``log_opened(epoch)`` records that the log exists and holds an operation of this epoch.
-    The containers of a process share ``upload_slots`` and ``pages``. They share ``recovery_lock`` too, so that they
+    The containers of a process share ``upload_slots``, ``pages`` and ``arenas``. They share ``recovery_lock`` too, so that they
     recover one after another (docs/design.md#cache).
     """
 
@@ -56,6 +57,7 @@ class ContainerPorts:
     cluster_id: bytes
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
     pages: PageRoom | None = None
+    arenas: ArenaPool = field(default_factory=ArenaPool)
     recovery_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     log_opened: Callable[[int], None] = _record_nothing
 
@@ -101,7 +103,8 @@ class ContainerCore:
 
     def begin(self) -> None:
         """Accept operations, behind the recovered state."""
-        self.processor = OperationProcessor(self.log, self.state.next_sequence, self.committer.commit_frame, self.stop)
+        arenas, next_sequence = self.ports.arenas, self.state.next_sequence
+        self.processor = OperationProcessor(self.log, arenas, next_sequence, self.committer.commit_frame, self.stop)
         self.admission = LogAdmission(self.container_id, self.log, self.processor, self.flush_queue.flush_now)
         self.phase = "running"
         self.cache.on_pressure(self.flush_queue.flush_now)

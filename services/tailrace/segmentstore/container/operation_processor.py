@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.api import AppendRequest
+    from tailrace.segmentstore.container.arena_pool import ArenaPool
     from tailrace.segmentstore.metadata.fields import Attributes
     from tailrace.segmentstore.metadata.segment import Segment
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _ARENA_BYTES = limits.LOG_FRAME_MAX_BYTES
-_ARENAS_POOLED_MAX_BYTES = 8 * limits.MIB
+_NO_ARENA = memoryview(b"")
 
 
 class StagedAppend:
@@ -86,42 +87,50 @@ class Frame:
     """A frame that is filled, written or synced.
 
     ``span_start`` is the frame where the operation began that continues in the next frame; None when none does.
-    ``handed_over_s`` is when the log got it, by the event loop's clock.
+    ``handed_over_s`` is when the log got it, by the event loop's clock. ``waiting`` counts the appends whose data is in
+    this frame and that end in a later one: they read it when they commit.
+
+    Frames and items name each other only until the frame is complete: its memory is free without a garbage collection.
     """
 
-    __slots__ = ("arena", "handed_over_s", "items", "keep_arena", "sequence", "span_start", "used")
+    __slots__ = ("arena", "complete", "handed_over_s", "items", "keep_from", "sequence", "span_start", "used", "waiting")
 
-    def __init__(self, arena: bytearray) -> None:
-        self.arena = memoryview(arena)
+    def __init__(self) -> None:
+        self.arena = _NO_ARENA
         self.used = 0
         self.items: list[Staged] = []
         self.sequence = -1
         self.span_start: Frame | None = None
-        self.keep_arena = False
+        self.waiting = 0
+        self.complete = False
         self.handed_over_s = 0.0
+        self.keep_from = 0
+        """Once it is durable: the first frame of which a checkpoint as of this frame needs the bytes."""
 
 
 class OperationProcessor:
     """Numbers operations, writes them to the log in frames, and completes them.
 
     It calls ``commit(frame)`` for each durable frame, in order, and ``lost(error)`` when the log fails: the receiver
-    must then call `stop`.
+    must then call `stop`. The frames' buffers are of ``arenas``, which the containers of a process share.
     """
 
     def __init__(
         self,
         log: DurableLog,
+        arenas: ArenaPool,
         next_sequence: int,
         commit: Callable[[Frame], None],
         lost: Callable[[Exception], None],
     ) -> None:
         self._log = log
+        self._arenas = arenas
+        self._arenas_used = 0
         self._next_sequence = next_sequence
         self._commit = commit
         self._lost = lost
         self._frame_max = min(_ARENA_BYTES, log.frame_target_bytes)
-        self._arenas: list[bytearray] = []
-        self._frame = self._new_frame()
+        self._frame = Frame()
         self._queued: deque[Frame] = deque()
         self._writing: deque[tuple[Frame, asyncio.Future[int]]] = deque()
         self._writing_bytes = 0
@@ -150,8 +159,8 @@ class OperationProcessor:
         return self.unwritten_bytes + body_bytes + fragments * operation_log.RECORD.size, len(self._queued) + fragments
 
     def has_room(self) -> bool:
-        """Return whether another operation may be staged; the bound is on their bytes, not on their number."""
-        return self.staged_bytes < limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES
+        """Return whether another operation may be staged; the bound is on the frames' buffers, also half empty ones."""
+        return self._arenas_used * self._frame_max < limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES
 
     def room(self) -> asyncio.Future[None]:
         """Return a future that is done when `has_room` may have become true."""
@@ -172,6 +181,8 @@ class OperationProcessor:
         if frame.used + size > self._frame_max:
             self._stage_spanning(ops.OperationType.APPEND, item, [header, *data], len(header))
             return
+        if frame.arena is _NO_ARENA:
+            self._take_arena(frame)
         arena, at = frame.arena, frame.used
         body_length = size - operation_log.RECORD.size
         operation_log.RECORD.pack_into(
@@ -205,6 +216,8 @@ class OperationProcessor:
         if frame.used + size > self._frame_max:
             self._stage_spanning(operation.TYPE, item, [body], len(body))
             return future
+        if frame.arena is _NO_ARENA:
+            self._take_arena(frame)
         flags = operation_log.BEGIN | operation_log.END
         operation_log.RECORD.pack_into(frame.arena, frame.used, operation.TYPE, flags, 0, len(body), item.sequence)
         frame.arena[frame.used + operation_log.RECORD.size : frame.used + size] = body
@@ -238,6 +251,8 @@ class OperationProcessor:
             if self._frame_max - self._frame.used <= operation_log.RECORD.size:
                 self._close_frame(begin)
             frame = self._frame
+            if frame.arena is _NO_ARENA:
+                self._take_arena(frame)
             begin = begin or frame
             take = min(total - position, self._frame_max - frame.used - operation_log.RECORD.size)
             first, last = position == 0, position + take == total
@@ -249,7 +264,7 @@ class OperationProcessor:
                 item.begin = frame
             if isinstance(item, StagedAppend) and position + take > skip:
                 item.pieces.append((frame, frame.arena[start + max(skip - position, 0) : start + take]))
-                frame.keep_arena = True
+                frame.waiting += 1
             frame.used = start + take
             size += take + operation_log.RECORD.size
             position += take
@@ -257,14 +272,15 @@ class OperationProcessor:
 
     # -- frames --------------------------------------------------------------------------------------------------
 
-    def _new_frame(self) -> Frame:
-        return Frame(self._arenas.pop() if self._arenas else bytearray(self._frame_max))
+    def _take_arena(self, frame: Frame) -> None:
+        self._arenas_used += 1
+        frame.arena = memoryview(self._arenas.take(self._frame_max))
 
     def _close_frame(self, span_start: Frame | None = None) -> None:
         self._frame.span_start = span_start
         if self._frame.used:
             self._queued.append(self._frame)
-            self._frame = self._new_frame()
+            self._frame = Frame()
 
     def _flush(self) -> None:
         self._flush_scheduled = False
@@ -278,7 +294,7 @@ class OperationProcessor:
                 frame = self._queued.popleft()
             elif self._frame.used and len(self._writing) < log.part_frames_in_flight_max:
                 frame = self._frame
-                self._frame = self._new_frame()
+                self._frame = Frame()
             else:
                 return
             frame.sequence = log.next_sequence
@@ -313,13 +329,27 @@ class OperationProcessor:
     def _complete(self, frame: Frame) -> None:
         for item in frame.items:
             self.staged_bytes -= item.size
+        frame.keep_from = frame.sequence + 1 if frame.span_start is None else frame.span_start.sequence
         self._commit(frame)
-        if not frame.keep_arena and len(self._arenas) * self._frame_max < _ARENAS_POOLED_MAX_BYTES:
-            arena = frame.arena.obj
-            frame.items.clear()
-            self._arenas.append(arena)  # type: ignore[arg-type]  # the object behind a view of ours is a bytearray
+        frame.span_start = None
+        frame.complete = True
+        for item in frame.items:
+            if isinstance(item, StagedAppend) and item.begin is not frame:
+                for earlier, _ in item.pieces:
+                    earlier.waiting -= 1
+                    self._recycle(earlier)
+        frame.items.clear()
+        self._recycle(frame)
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
+
+    def _recycle(self, frame: Frame) -> None:
+        """Return the buffer of a frame that is complete and that no append waits for."""
+        if self._stopped is None and frame.complete and not frame.waiting and frame.arena is not _NO_ARENA:
+            arena = frame.arena.obj
+            frame.arena = _NO_ARENA
+            self._arenas_used -= 1
+            self._arenas.give(arena)  # type: ignore[arg-type]  # the object behind a view of ours is a bytearray
 
     # -- stop ------------------------------------------------------------------------------------------------
 
@@ -329,16 +359,20 @@ class OperationProcessor:
             return []
         stopped = cause if isinstance(cause, TailraceError) else ContainerStoppedError(str(cause))
         self._stopped = stopped
-        items: list[Staged] = []
-        for frame, future in self._writing:
+        frames = [*(frame for frame, _ in self._writing), *self._unfinished, *self._queued, self._frame]
+        for _, future in self._writing:
             future.remove_done_callback(self._written)
             if not future.done():
                 future.cancel()
             elif not future.cancelled():
                 future.exception()  # mark it as retrieved: `cause` reports it
-            items.extend(frame.items)
-        for frame in (*self._unfinished, *self._queued, self._frame):
-            items.extend(frame.items)
+        items = [item for frame in frames for item in frame.items]
+        for frame in frames:
+            frame.items, frame.span_start = [], None
+        # The log may still read them: they are freed when it does not.
+        self._arenas.forget(self._arenas_used * self._frame_max)
+        self._frame = Frame()
+        self._unfinished.clear()
         self._writing.clear()
         self._queued.clear()
         for item in items:

@@ -10,6 +10,7 @@ from tailrace.common.errors import CorruptionError, DataError, DataLossError, No
 from tailrace.kernel import BlockCache
 from tailrace.log.closed_object import ClosedObjectLog
 from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.container.arena_pool import ArenaPool
 from tailrace.segmentstore.container.committer import Committer
 from tailrace.segmentstore.container.operation_processor import OperationProcessor
 from tailrace.segmentstore.container.recovery import Recovery
@@ -102,7 +103,9 @@ async def write_log(log: DurableLog, state: ContainerState, clock: Clock, nonce:
     try:
         cache = CacheManager(BlockCache(limits.VERIFY_CACHE_BYTES))
         committer = Committer(state, cache, clock, _nothing)
-        pipeline = OperationProcessor(log, next_sequence, committer.commit_frame, lambda error: _stop(pipeline, error))
+        pipeline = OperationProcessor(
+            log, ArenaPool(), next_sequence, committer.commit_frame, lambda error: _stop(pipeline, error)
+        )
         await asyncio.gather(
             pipeline.stage_control(ops.Recovered(state.epoch, next_sequence)),
             pipeline.stage_control(ops.Checkpoint(as_of, body)),

@@ -28,6 +28,7 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.segmentstore.api import ContainerStatus
+from tailrace.segmentstore.container.arena_pool import ArenaPool
 from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.service import TableService
@@ -86,6 +87,7 @@ class Shared:
     cache: CacheManager
     pages: PageRoom
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
+    arenas: ArenaPool = field(default_factory=ArenaPool)
     entries: EntryCache = field(default_factory=EntryCache)
     openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.CONTAINERS_OPENING_MAX))
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -295,6 +297,7 @@ class ContainerSupervisor:
             cluster_id=ports.cluster_id,
             upload_slots=shared.upload_slots,
             pages=shared.pages,
+            arenas=shared.arenas,
             recovery_lock=shared.turn,
             log_opened=partial(ports.log_opened, self.container_id),
         )

@@ -166,7 +166,7 @@ class PressureWorkload(ContainerWorkload):
         left = self.random.randint(0, 2)
         while process.alive and process.name.startswith("store"):
             last = container.core.committer.last_frame
-            if last is not None and last.span_start is not None:
+            if last is not None and last.keep_from <= last.sequence:
                 if not left:
                     self._cut_power(process)
                     return

@@ -16,6 +16,7 @@ from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.object import ObjectLog
 from tailrace.log.port import Buffer
 from tailrace.segmentstore.container import operation_processor as pipelines
+from tailrace.segmentstore.container.arena_pool import ArenaPool
 from tailrace.segmentstore.container.operation_processor import Frame, OperationProcessor
 from tailrace.segmentstore.metadata import operations as ops
 
@@ -85,7 +86,7 @@ class Scenario:
     def __init__(self, frames: int, part_frames: int) -> None:
         self.log = HeldLog(frames, part_frames)
         self.committed: list[int] = []
-        self.processor = OperationProcessor(self.log, 0, self._commit, self._lost)
+        self.processor = OperationProcessor(self.log, ArenaPool(), 0, self._commit, self._lost)
 
     def _commit(self, frame: Frame) -> None:
         self.committed += [item.sequence for item in frame.items]
