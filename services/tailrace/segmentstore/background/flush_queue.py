@@ -32,7 +32,7 @@ class FlushQueue:
         if segment.flush_deadline == math.inf:
             segment.flush_deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
         if (
-            segment.pending_bytes >= limits.FLUSH_THRESHOLD_BYTES
+            segment.pending.length_bytes >= limits.FLUSH_THRESHOLD_BYTES
             or len(segment.pending) >= limits.FLUSH_PENDING_APPENDS_MAX
         ):
             self._wake.set()
@@ -63,7 +63,7 @@ class FlushQueue:
             if segment.flushing:
                 continue
             if (
-                segment.pending_bytes >= limits.FLUSH_THRESHOLD_BYTES
+                segment.pending.length_bytes >= limits.FLUSH_THRESHOLD_BYTES
                 or len(segment.pending) >= limits.FLUSH_PENDING_APPENDS_MAX
                 or (segment.pending and (flush_now or segment.flush_deadline <= now_s))
                 or attributes_due(segment, now_s)

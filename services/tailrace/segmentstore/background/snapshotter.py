@@ -19,6 +19,7 @@ from tailrace.common.errors import CorruptionError, FencedError, MemoryDamageErr
 from tailrace.kernel import crc32c
 from tailrace.segmentstore.metadata import checkpoint
 from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.pending_appends import PendingAppends
 from tailrace.segmentstore.tier2.chunk_objects import Section
 from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, folder, parse_key
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tailrace.kernel import CacheView
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.segmentstore.metadata.fields import ChunkRef
-    from tailrace.segmentstore.metadata.segment import PendingAppend, Segment
+    from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.metadata.state import ContainerState
     from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
     from tailrace.storage.port import ObjectStore
@@ -239,7 +240,7 @@ class TailRun:
     name: str
     start: int
     end: int
-    items: list[PendingAppend]
+    items: PendingAppends = field(default_factory=PendingAppends)
     pieces: list[tuple[int, CacheView]] = field(default_factory=list)
 
     def pin(self, segment: Segment, cache: CacheManager) -> bool:
@@ -290,19 +291,18 @@ def _runs(segment: Segment) -> Iterator[TailRun]:
     """Yield the un-tiered ranges of a segment in pieces, split between appends."""
     if not segment.pending:
         return
-    pending = sorted(segment.pending)
     for start, end in segment.chunks.gaps(segment.start_offset, segment.length):
-        run = TailRun(segment.segment_id, segment.name, start, start, [])
-        for item in pending:
+        run = TailRun(segment.segment_id, segment.name, start, start)
+        for item in segment.pending:
             if item.end <= start or item.offset >= end:
                 continue
             stop = min(item.end, end)
             if run.end > run.start and stop - run.start > limits.FLUSH_OBJECT_MAX_BYTES:
                 yield run
-                run = TailRun(segment.segment_id, segment.name, run.end, run.end, [])
+                run = TailRun(segment.segment_id, segment.name, run.end, run.end)
             run.end = stop
             if item.offset >= run.start and item.end <= end:
-                run.items.append(item)
+                run.items.add(*item)
         yield run
 
 

@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.background.flush_queue import FlushQueue
     from tailrace.segmentstore.cache.segment_reader import SegmentReader
     from tailrace.segmentstore.metadata.fields import ChunkRef
-    from tailrace.segmentstore.metadata.segment import PendingAppend, Segment
+    from tailrace.segmentstore.metadata.pending_appends import PendingAppends
+    from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.metadata.state import ContainerState
 
 _log = structlog.get_logger()
-_Job: TypeAlias = "list[tuple[Segment, list[PendingAppend]]]"
+_Job: TypeAlias = "list[tuple[Segment, PendingAppends]]"
 _SHARED_MAX_BYTES = limits.FLUSH_THRESHOLD_BYTES
 
 
@@ -109,7 +110,7 @@ class StorageWriter:
         while pending := [
             segment
             for segment in self._state.segments.values()
-            if any(item.frame_sequence <= through_frame for item in segment.pending)
+            if segment.pending and segment.pending.oldest_frame <= through_frame
         ]:
             await self._flush([segment for segment in pending if not segment.flushing])
             if any(segment.flushing for segment in pending):
@@ -174,10 +175,10 @@ class StorageWriter:
                     continue  # merged, deleted or truncated meanwhile: the next pass writes what is left
             return await self._tier2.write(sections) if sections else []
 
-    async def _section(self, segment: Segment, run: Sequence[PendingAppend]) -> Section:
+    async def _section(self, segment: Segment, run: PendingAppends) -> Section:
         """Read a run of appends and verify each against the CRC from its arrival."""
-        start = max(run[0].offset, segment.start_offset)
-        end = run[-1].end
+        start = max(run.start, segment.start_offset)
+        end = run.end
         if start >= end:
             raise SegmentTruncatedError(segment.name, segment.start_offset)
         name, segment_id = segment.name, segment.segment_id
@@ -229,31 +230,16 @@ def _jobs(segments: Sequence[Segment]) -> list[_Job]:
     jobs: list[_Job] = []
     small: list[Segment] = []
     for segment in segments:
-        if segment.pending_bytes >= _SHARED_MAX_BYTES // 4:
-            runs = _runs(segment, limits.FLUSH_OBJECT_MAX_BYTES, limits.FLUSH_RUNS_PER_PASS_MAX)
-            if len(runs) > 1 and runs[-1][-1].end - runs[-1][0].offset < _SHARED_MAX_BYTES // 4:
+        if segment.pending.length_bytes >= _SHARED_MAX_BYTES // 4:
+            runs = segment.pending.runs(limits.FLUSH_OBJECT_MAX_BYTES, limits.FLUSH_RUNS_PER_PASS_MAX)
+            if len(runs) > 1 and runs[-1].length_bytes < _SHARED_MAX_BYTES // 4:
                 del runs[-1]  # a later pass writes it together with later appends
             jobs += [[(segment, run)] for run in runs]
         elif segment.pending:
             small.append(segment)
     for batch in _batches(small):
-        jobs.append([(segment, run) for segment in batch for run in _runs(segment, _SHARED_MAX_BYTES, 1)])
+        jobs.append([(segment, run) for segment in batch for run in segment.pending.runs(_SHARED_MAX_BYTES, 1)])
     return jobs
-
-
-def _runs(segment: Segment, max_bytes: int, max_runs: int) -> list[list[PendingAppend]]:
-    """Return the first contiguous runs of un-tiered appends, each at most `max_bytes` unless one append is longer."""
-    runs: list[list[PendingAppend]] = []
-    size = 0
-    for item in segment.pending:
-        if not runs or item.offset != runs[-1][-1].end or size + item.length > max_bytes:
-            if len(runs) == max_runs:
-                break
-            runs.append([])
-            size = 0
-        runs[-1].append(item)
-        size += item.length
-    return runs
 
 
 def _batches(segments: Sequence[Segment]) -> list[list[Segment]]:
@@ -261,9 +247,9 @@ def _batches(segments: Sequence[Segment]) -> list[list[Segment]]:
     batches: list[list[Segment]] = []
     size = 0
     for segment in segments:
-        if not batches or size + segment.pending_bytes > _SHARED_MAX_BYTES:
+        if not batches or size + segment.pending.length_bytes > _SHARED_MAX_BYTES:
             batches.append([])
             size = 0
         batches[-1].append(segment)
-        size += segment.pending_bytes
+        size += segment.pending.length_bytes
     return batches

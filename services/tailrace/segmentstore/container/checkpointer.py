@@ -126,6 +126,6 @@ class Checkpointer:
         keep_from = self._keep_from
         for segment in self._state.segments.values():
             if segment.pending:
-                keep_from = min(keep_from, min(item.frame_sequence for item in segment.pending))
+                keep_from = min(keep_from, segment.pending.oldest_frame)
         if keep_from > self._log.log_start:
             await self._log.truncate(keep_from)

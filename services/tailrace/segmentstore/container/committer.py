@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from tailrace.segmentstore.cache.cache_manager import mark_tiered
 from tailrace.segmentstore.container.operation_processor import Frame, StagedAppend, StagedControl
 from tailrace.segmentstore.metadata import operations as ops
-from tailrace.segmentstore.metadata.segment import PendingAppend, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.common.ports import Clock
     from tailrace.segmentstore.cache.cache_manager import CacheManager
+    from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.metadata.state import ContainerState
 
 
@@ -77,7 +77,7 @@ class Committer:
             for _, piece in item.pieces:
                 self._cache.append_tail(segment.read_index, at, piece)
                 at += len(piece)
-            segment.add_pending(PendingAppend(offset, item.length, item.crc, item.begin.sequence))
+            segment.pending.add(offset, item.length, item.crc, item.begin.sequence)
             self.appends += 1
             self.appended_bytes += item.length
         segment.length = offset + item.length

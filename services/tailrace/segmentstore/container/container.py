@@ -264,7 +264,7 @@ class Container:
             epoch=core.epoch,
             segments=len(state.segments),
             log_bytes=core.log.stored_bytes,
-            untiered_bytes=sum(segment.pending_bytes for segment in state.segments.values()),
+            untiered_bytes=sum(segment.pending.length_bytes for segment in state.segments.values()),
             pending_deletes=len(state.pending_deletes),
             last_sequence=state.committed_sequence,
             details=details,

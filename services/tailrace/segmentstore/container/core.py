@@ -45,8 +45,8 @@ class ContainerPorts:
     """What a container is made of; all of it can be simulated.
 
     ``log_opened(epoch)`` records that the log exists and holds an operation of this epoch.
-    The containers of a process share ``upload_slots``, ``pages`` and ``arenas``. They share ``recovery_lock`` too, so that they
-    recover one after another (docs/design.md#cache).
+    The containers of a process share ``upload_slots``, ``pages`` and ``arenas``. They share ``recovery_lock`` too, so
+    that they recover one after another (docs/design.md#cache).
     """
 
     log: DurableLog

@@ -93,7 +93,17 @@ class Frame:
     Frames and items name each other only until the frame is complete: its memory is free without a garbage collection.
     """
 
-    __slots__ = ("arena", "complete", "handed_over_s", "items", "keep_from", "sequence", "span_start", "used", "waiting")
+    __slots__ = (
+        "arena",
+        "complete",
+        "handed_over_s",
+        "items",
+        "keep_from",
+        "sequence",
+        "span_start",
+        "used",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.arena = _NO_ARENA

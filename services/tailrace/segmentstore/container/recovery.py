@@ -16,7 +16,6 @@ from tailrace.segmentstore.cache.cache_manager import mark_tiered
 from tailrace.segmentstore.metadata import checkpoint, operation_log
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.missing_bytes import missing_bytes
-from tailrace.segmentstore.metadata.segment import PendingAppend, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from tailrace.log.port import ReadableLog
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.segmentstore.metadata.read_index import LogPlaces, ReadIndex
+    from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.metadata.state import ContainerState
 
 
@@ -147,17 +147,20 @@ class Recovery:
 
     def _settle_early(self) -> None:
         early, self._early = self._early, {}
+        by_segment: dict[int, list[_EarlyAppend]] = {}
         for segment_id, items in early.items():
             resolved, shift = self._state.resolve(segment_id)
-            segment = self._state.segments.get(resolved)
+            by_segment.setdefault(resolved, []).extend(item.shifted(shift) for item in items)
+        for segment_id, items in by_segment.items():
+            segment = self._state.segments.get(segment_id)
             if segment is None:
                 continue
             left = []
-            for item in (item.shifted(shift) for item in items):
+            for item in sorted(items, key=lambda each: each.offset):
                 start, end = max(item.offset, segment.start_offset), item.offset + item.length
                 if end > start and not segment.chunks.covers(start, end):
                     left.append((item.offset, item.length, item.places))
-                    segment.add_pending(PendingAppend(item.offset, item.length, item.crc, item.begin_frame))
+                    segment.pending.add(item.offset, item.length, item.crc, item.begin_frame)
             self._leave_in_log(segment.read_index, left)
 
     def _leave_in_log(self, index: ReadIndex, appends: Iterable[tuple[int, int, LogPlaces]]) -> None:
@@ -209,8 +212,7 @@ class Recovery:
         run.places.append(places)
         run.length += length
         segment = run.segment
-        segment.pending.append(PendingAppend(offset, length, crc, places[0][0]))
-        segment.pending_bytes += length
+        segment.pending.add(offset, length, crc, places[0][0])
 
     def _insert_runs(self) -> None:
         """Insert the remembered bytes into the cache; bytes without room there stay in the log."""

@@ -17,10 +17,9 @@ def missing_bytes(state: ContainerState) -> Iterator[tuple[Segment, int, int]]:
     A container that is whole yields nothing.
     """
     for segment in state.segments.values():
-        pending = sorted(segment.pending)
         for gap_start, gap_end in segment.chunks.gaps(segment.start_offset, segment.length):
             position = gap_start
-            for item in pending:
+            for item in segment.pending:
                 if item.offset <= position < item.end:
                     position = item.end
             if position < gap_end:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common.errors import CorruptionError, SegmentTruncatedError
@@ -16,27 +15,15 @@ from tailrace.segmentstore.api import (
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.coverage import Coverage
 from tailrace.segmentstore.metadata.dirty_attributes import DirtyAttributes
+from tailrace.segmentstore.metadata.pending_appends import PendingAppends
 from tailrace.segmentstore.metadata.read_index import ReadIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tailrace.segmentstore.metadata.fields import Attributes, ChunkRef
+    from tailrace.segmentstore.metadata.pending_appends import PendingAppend
     from tailrace.segmentstore.metadata.segment_rate import SegmentRate
-
-
-class PendingAppend(NamedTuple):
-    """An append that Tier 2 lacks, with the CRC to verify it and the log frame that holds it."""
-
-    offset: int
-    length: int
-    crc: int
-    frame_sequence: int
-
-    @property
-    def end(self) -> int:
-        """Segment offset after the last byte."""
-        return self.offset + self.length
 
 
 class Damage(NamedTuple):
@@ -73,7 +60,6 @@ class Segment:
         "length",
         "name",
         "pending",
-        "pending_bytes",
         "rate",
         "read_index",
         "sealed",
@@ -107,8 +93,7 @@ class Segment:
         """How many changes in flight and lookups need an attribute in memory; those are never evicted."""
         self.inflight = 0
         self.chunks = Coverage()
-        self.pending: deque[PendingAppend] = deque()
-        self.pending_bytes = 0
+        self.pending = PendingAppends()
         self.flush_deadline = math.inf
         self.flushing = False
         self.read_index = ReadIndex()
@@ -179,29 +164,25 @@ class Segment:
             else:
                 put(key, sequence)
 
-    def add_pending(self, append: PendingAppend) -> None:
-        """Record an append that Tier 2 lacks."""
-        self.pending.append(append)
-        self.pending_bytes += append.length
-
     def drop_pending_below(self, offset: int) -> None:
         """Forget appends that end at or below `offset`."""
-        pending = self.pending
-        while pending and pending[0].end <= offset:
-            self.pending_bytes -= pending.popleft().length
+        self._drop_first_pending(lambda item: item.end <= offset)
 
     def drop_tiered(self, ref: ChunkRef) -> None:
         """Forget appends that Tier 2 holds entirely, after `ref` was added."""
-        pending, start = self.pending, self.start_offset
-        while (
-            pending and pending[0].end <= ref.end and self.chunks.covers(max(pending[0].offset, start), pending[0].end)
-        ):
-            self.pending_bytes -= pending.popleft().length
-        if pending and pending[0].offset < ref.segment_offset:
+        pending, covers, start = self.pending, self.chunks.covers, self.start_offset
+        self._drop_first_pending(lambda item: item.end <= ref.end and covers(max(item.offset, start), item.end))
+        if pending and pending.start < ref.segment_offset:
             # A merged source was flushed before the target's own bytes: the gap is in the middle.
-            kept = [item for item in pending if not self.chunks.covers(max(item.offset, start), item.end)]
-            self.pending = deque(kept)
-            self.pending_bytes = sum(item.length for item in kept)
+            pending.keep(lambda item: not covers(max(item.offset, start), item.end))
+
+    def _drop_first_pending(self, unwanted: Callable[[PendingAppend], bool]) -> None:
+        count = 0
+        for item in self.pending:
+            if not unwanted(item):
+                break
+            count += 1
+        self.pending.remove_first(count)
 
     def reset_staged(self) -> None:
         """Make the staged view equal to the committed one (after replay)."""

@@ -172,15 +172,13 @@ class ContainerState:
         for ref in source.chunks.clear():
             target.chunks.add(ref.shifted(shift))
         for item in source.pending:
-            target.add_pending(item._replace(offset=item.offset + shift))
+            target.pending.add(item.offset + shift, item.length, item.crc, item.frame_sequence)
         source.pending.clear()
-        source.pending_bytes = 0
 
     def _delete(self, segment_id: int) -> None:
         segment = self.segments[segment_id]
         self._release(segment.chunks.clear())
         segment.pending.clear()
-        segment.pending_bytes = 0
         self._remove(segment)
 
     def _remove(self, segment: Segment) -> None:

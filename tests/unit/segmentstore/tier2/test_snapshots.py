@@ -374,7 +374,9 @@ async def test_flipped_bytes_of_the_cache_never_come_into_one(world: World) -> N
     await container.create_segment(A)
     await container.append(A, [b"precious"])
     segment = container.state.by_name[A]
-    segment.pending[0] = segment.pending[0]._replace(crc=1)
+    (item,) = segment.pending
+    segment.pending.clear()
+    segment.pending.add(*item._replace(crc=1))
     with pytest.raises(CorruptionError, match="differ from those that were written"):
         await take_snapshot(container)
     assert not await names(world)

@@ -1,0 +1,132 @@
+"""The appends of a segment that Tier 2 lacks (docs/design.md#tier-2). Pure.
+
+There are as many as clients send while Tier 2 is away, and small ones are many: they are kept in columns, which take a
+tenth of what an object for each takes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import compress, islice, starmap
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_REMOVED_MAX = 4096  # removed rows at the front that are kept until they are half of all
+
+
+class PendingAppend(NamedTuple):
+    """An append that Tier 2 lacks, with the CRC to verify it and the log frame that holds it."""
+
+    offset: int
+    length: int
+    crc: int
+    frame_sequence: int
+
+    @property
+    def end(self) -> int:
+        """Segment offset after the last byte."""
+        return self.offset + self.length
+
+
+class PendingAppends:
+    """A queue of appends, in the order in which they were committed, so that their offsets ascend.
+
+    Those of a merged source have older frames than the ones before them.
+    """
+
+    __slots__ = ("_crcs", "_first", "_frames", "_frames_ascend", "_lengths", "_offsets", "length_bytes")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._offsets = array("q")
+        self._lengths = array("I")
+        self._crcs = array("I")
+        self._frames = array("q")
+        self._first = 0
+        self._frames_ascend = True
+        self.length_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets) - self._first
+
+    def __iter__(self) -> Iterator[PendingAppend]:
+        rows = zip(self._offsets, self._lengths, self._crcs, self._frames, strict=True)
+        return starmap(PendingAppend, islice(rows, self._first, None))
+
+    def add(self, offset: int, length: int, crc: int, frame_sequence: int) -> None:
+        """Add an append behind all others."""
+        frames = self._frames
+        if frames and frame_sequence < frames[-1]:
+            self._frames_ascend = False
+        self._offsets.append(offset)
+        self._lengths.append(length)
+        self._crcs.append(crc)
+        frames.append(frame_sequence)
+        self.length_bytes += length
+
+    @property
+    def oldest_frame(self) -> int:
+        """Return the sequence number of the oldest log frame that holds one. Raises IndexError without any."""
+        if self._frames_ascend:
+            return self._frames[self._first]
+        return min(islice(self._frames, self._first, None))
+
+    def remove_first(self, count: int) -> None:
+        """Remove so many of the oldest ones."""
+        self.length_bytes -= sum(self._lengths[self._first : self._first + count])
+        self._first += count
+        if self._first > max(_REMOVED_MAX, len(self._offsets) // 2) or self._first == len(self._offsets):
+            for column in (self._offsets, self._lengths, self._crcs, self._frames):
+                del column[: self._first]
+            self._first = 0
+            self._frames_ascend |= not self._offsets
+
+    def keep(self, wanted: Callable[[PendingAppend], bool]) -> None:
+        """Remove all but those for which ``wanted`` returns True."""
+        kept = [wanted(item) for item in self]
+        first, self._first = self._first, 0
+        self._offsets = array("q", compress(self._offsets[first:], kept))
+        self._lengths = array("I", compress(self._lengths[first:], kept))
+        self._crcs = array("I", compress(self._crcs[first:], kept))
+        self._frames = array("q", compress(self._frames[first:], kept))
+        self.length_bytes = sum(self._lengths)
+
+    def runs(self, max_bytes: int, max_runs: int) -> list[PendingAppends]:
+        """Return copies of the first contiguous runs, each at most `max_bytes` long unless one append is longer."""
+        runs: list[PendingAppends] = []
+        offsets, lengths = self._offsets, self._lengths
+        at, count = self._first, len(offsets)
+        while at < count and len(runs) < max_runs:
+            begin, size = at, 0
+            while at < count and (at == begin or size + lengths[at] <= max_bytes):
+                size += lengths[at]
+                at += 1
+                if at < count and offsets[at] != offsets[at - 1] + lengths[at - 1]:
+                    break
+            runs.append(self._copy(begin, at, size))
+        return runs
+
+    def _copy(self, begin: int, end: int, length_bytes: int) -> PendingAppends:
+        found = PendingAppends()
+        found._offsets = self._offsets[begin:end]
+        found._lengths = self._lengths[begin:end]
+        found._crcs = self._crcs[begin:end]
+        found._frames = self._frames[begin:end]
+        found._frames_ascend = self._frames_ascend
+        found.length_bytes = length_bytes
+        return found
+
+    @property
+    def start(self) -> int:
+        """Return the offset of the first byte of a run. Raises IndexError."""
+        return self._offsets[self._first]
+
+    @property
+    def end(self) -> int:
+        """Return the offset after the last byte of a run. Raises IndexError."""
+        return self._offsets[-1] + self._lengths[-1]
