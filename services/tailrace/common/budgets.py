@@ -27,6 +27,7 @@ class Budgets:
     upload_bytes: int
     index_page_bytes: int
     receive_buffer_bytes: int = _RECEIVE_BYTES
+    untiered_record_bytes: int = limits.UNTIERED_RECORDS_MAX_BYTES
     process_bytes: int = _PROCESS_BYTES
     log_put_bytes: int = 0
 
@@ -41,6 +42,7 @@ class Budgets:
             + self.send_buffer_bytes
             + self.upload_bytes
             + self.index_page_bytes
+            + self.untiered_record_bytes
             + self.process_bytes
         )
 
@@ -56,6 +58,7 @@ class Budgets:
             ("send buffers", self.send_buffer_bytes),
             ("uploads to Tier 2", self.upload_bytes),
             ("attribute index pages", self.index_page_bytes),
+            ("records of what Tier 2 lacks", self.untiered_record_bytes),
             ("process", self.process_bytes),
             ("total", self.total_bytes),
         ]

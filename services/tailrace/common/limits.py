@@ -52,7 +52,7 @@ RECEIVE_BUFFERS_MANY: Final = 512  # from so many buffers in use on, new ones ha
 RECEIVE_PROGRESS_S: Final = 1.0  # while others wait for room, each connection must make progress in this time
 RECEIVE_PROGRESS_MIN_BYTES: Final = 64 * KIB  # and at least so many bytes
 RECEIVE_MIN_BYTES: Final = 16 * KIB  # smallest room for one read
-RECEIVE_POOL_IDLE_MAX_BYTES: Final = 32 * MIB  # receive buffers kept for reuse
+RECEIVE_POOL_IDLE_MAX_BYTES: Final = 16 * MIB  # receive buffers kept for reuse
 
 # -- listeners and open files -------------------------------------------------------------------------------------
 OPEN_FILES_MAX: Final = 65_536  # requested from the operating system
@@ -136,6 +136,9 @@ FLUSH_ATTRIBUTES_AGED_THRESHOLD: Final = 200  # flushed once they are FLUSH_INTE
 FLUSH_ATTRIBUTES_BATCH_MAX: Final = 1000  # attributes of one flush
 FLUSH_ATTRIBUTES_SCATTERED_BATCH_MAX: Final = 256  # when each may rewrite another page
 UPLOADS_MAX: Final = 4  # objects that one process writes to Tier 2 at a time
+INDEX_UPLOADS_MAX: Final = 2  # of them with pages of attribute indexes
+FLUSH_INDEXES_PER_PASS_MAX: Final = 64  # segments whose attributes one container flushes before it looks again
+UNTIERED_RECORDS_MAX_BYTES: Final = 16 * MIB  # of a worker: records of appends and attributes that Tier 2 lacks
 OBJECTS_UNREFERENCED_MAX: Final = 1000  # of failed uploads and snapshots, to be deleted in case they exist
 FLUSH_RUNS_PER_PASS_MAX: Final = 8  # objects of one segment in one pass of the storage writer
 DELETE_DELAY_S: Final = 120.0  # longer than the longest Tier-2 read

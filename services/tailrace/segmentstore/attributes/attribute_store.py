@@ -129,6 +129,7 @@ class AttributeStore:
             _log.error("attribute_index_damaged", segment=segment.name, place=error.place, reason=error.reason)
         retry_at_s = asyncio.get_running_loop().time() + limits.DAMAGE_RETRY_S
         segment.damage = Damage(error.place, error.reason, retry_at_s)
+        segment.dirty.leave_room()  # they have a bound of their own, and must not keep all others waiting
 
     @staticmethod
     def _forget_damage(segment: Segment) -> None:
@@ -136,6 +137,8 @@ class AttributeStore:
         if segment.damage is not None and segment.damage.retry_at_s <= asyncio.get_running_loop().time():
             _log.warning("attribute_index_read_again", segment=segment.name, place=segment.damage.place)
             segment.damage = None
+            if not segment.staged_gone:
+                segment.dirty.enter_room()
 
     def make_room(self, segment: Segment) -> None:
         """Evict old values when there are far too many that no flush evicts.

@@ -1,4 +1,4 @@
-"""Which segments the storage writer flushes next, and when."""
+"""Which segments the storage writer and the attribute writer flush next, and when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tailrace.common import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tailrace.segmentstore.metadata.segment import Segment
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 class FlushQueue:
     """Collects segments with un-tiered bytes or dirty attributes.
 
-    Commits fill the queue and the storage writer empties it, so neither needs to know the other.
+    Commits fill the queue and the two writers empty it, so none needs to know the others.
     """
 
     def __init__(self) -> None:
         self._wake = asyncio.Event()
+        self._attributes_wake = asyncio.Event()
         self._flush_now = False
         self._segments: dict[int, Segment] = {}
 
@@ -29,6 +30,11 @@ class FlushQueue:
         """Add a segment that has new un-tiered bytes or dirty attributes."""
         if segment.segment_id not in self._segments:
             self._segments[segment.segment_id] = segment
+        if segment.dirty:
+            if segment.attributes_deadline == math.inf:
+                segment.attributes_deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
+            if len(segment.dirty) >= limits.FLUSH_ATTRIBUTES_THRESHOLD:
+                self._attributes_wake.set()
         if segment.flush_deadline == math.inf:
             segment.flush_deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
         if (
@@ -38,9 +44,10 @@ class FlushQueue:
             self._wake.set()
 
     def flush_now(self) -> None:
-        """Ask for a flush of every segment, because the cache or the log's disk has no room."""
+        """Ask for a flush of every segment, because the cache, the log's disk or the records have no room."""
         self._flush_now = True
         self._wake.set()
+        self._attributes_wake.set()
 
     @property
     def must_flush_now(self) -> bool:
@@ -53,46 +60,83 @@ class FlushQueue:
         return flush_now
 
     def due(self, live: Mapping[int, Segment], *, flush_now: bool) -> list[Segment]:
-        """Return the segments to flush; forget those that `live` no longer holds."""
+        """Return the segments whose bytes are to be flushed; forget those that `live` no longer holds."""
         now_s = asyncio.get_running_loop().time()
         due = []
-        for segment_id, segment in list(self._segments.items()):
-            if live.get(segment_id) is not segment:
-                del self._segments[segment_id]  # deleted, or merged: its bytes belong to the target now
-                continue
+        for segment in self._live(live):
             if segment.flushing:
                 continue
             if (
                 segment.pending.length_bytes >= limits.FLUSH_THRESHOLD_BYTES
                 or len(segment.pending) >= limits.FLUSH_PENDING_APPENDS_MAX
                 or (segment.pending and (flush_now or segment.flush_deadline <= now_s))
-                or attributes_due(segment, now_s)
             ):
                 due.append(segment)
         return due
+
+    def due_attributes(self, live: Mapping[int, Segment], excess: int) -> list[Segment]:
+        """Return the segments whose attribute indexes are to be flushed; forget those that `live` no longer holds.
+
+        Damaged indexes have to wait. ``excess``: how many attributes should be flushed in any case; if the segments that
+        are due have fewer, those with most to write are added.
+        """
+        now_s = asyncio.get_running_loop().time()
+        due, others = [], []
+        for segment in self._live(live):
+            count = len(segment.dirty)
+            if not count or (segment.damage is not None and segment.damage.retry_at_s > now_s):
+                continue
+            if count >= limits.FLUSH_ATTRIBUTES_THRESHOLD or (
+                count >= limits.FLUSH_ATTRIBUTES_AGED_THRESHOLD and segment.attributes_deadline <= now_s
+            ):
+                due.append(segment)
+                excess -= count
+            elif excess > 0:
+                others.append(segment)
+        others.sort(key=lambda segment: -len(segment.dirty))
+        for segment in others:
+            if excess <= 0:
+                break
+            due.append(segment)
+            excess -= len(segment.dirty)
+        return due
+
+    def _live(self, live: Mapping[int, Segment]) -> Iterator[Segment]:
+        for segment_id, segment in list(self._segments.items()):
+            if live.get(segment_id) is segment:
+                yield segment
+            else:
+                del self._segments[segment_id]  # deleted, or merged: its bytes belong to the target now
 
     def flushed(self, segment: Segment) -> None:
         """Set the segment's next deadline; forget it when Tier 2 holds all of it."""
         deadline_s = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
         segment.flush_deadline = deadline_s if segment.pending else math.inf
+        self._forget_clean(segment)
+
+    def attributes_flushed(self, segment: Segment) -> None:
+        """Set the next deadline of the segment's attributes; forget it when Tier 2 holds all of it."""
+        deadline_s = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
+        segment.attributes_deadline = deadline_s if segment.dirty else math.inf
+        self._forget_clean(segment)
+
+    def _forget_clean(self, segment: Segment) -> None:
         if not segment.pending and not segment.dirty:
             self._segments.pop(segment.segment_id, None)
 
     async def wait(self) -> None:
-        """Wait for a signal, at most ``limits.FLUSH_TICK_S``."""
-        self._wake.clear()
-        try:
-            async with asyncio.timeout(limits.FLUSH_TICK_S):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        """Wait for a signal that bytes are to be flushed, at most ``limits.FLUSH_TICK_S``."""
+        await _wait(self._wake)
+
+    async def wait_attributes(self) -> None:
+        """Wait for a signal that attributes are to be flushed, at most ``limits.FLUSH_TICK_S``."""
+        await _wait(self._attributes_wake)
 
 
-def attributes_due(segment: Segment, now_s: float) -> bool:
-    """Return whether enough attributes are dirty for a flush of the attribute index; a damaged one has to wait."""
-    if segment.damage is not None and segment.damage.retry_at_s > now_s:
-        return False
-    count = len(segment.dirty)
-    return count >= limits.FLUSH_ATTRIBUTES_THRESHOLD or (
-        count >= limits.FLUSH_ATTRIBUTES_AGED_THRESHOLD and segment.flush_deadline <= now_s
-    )
+async def _wait(event: asyncio.Event) -> None:
+    event.clear()
+    try:
+        async with asyncio.timeout(limits.FLUSH_TICK_S):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,4 +1,4 @@
-"""The storage writer: moves a container's bytes and attributes to Tier 2 (docs/design.md#tier-2).
+"""The storage writer: moves a container's bytes to Tier 2 (docs/design.md#tier-2).
 
 A segment is flushed when enough bytes are pending, after some time, or when the log has too many frames for a
 quick recovery (`FLUSH_*` in `common/limits.py`).
@@ -17,7 +17,6 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import (
-    CorruptionError,
     MemoryDamageError,
     NoSuchSegmentError,
     SegmentTruncatedError,
@@ -25,7 +24,6 @@ from tailrace.common.errors import (
 )
 from tailrace.kernel import crc32c
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
-from tailrace.segmentstore.background.flush_queue import attributes_due
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 
@@ -56,7 +54,6 @@ class FlushPorts:
     state: ContainerState
     queue: FlushQueue
     reader: SegmentReader
-    attributes: AttributeStore
     tier2: ChunkObjects
     upload_slots: asyncio.Semaphore
     commit: Callable[[ops.ControlOperation], Awaitable[None]]
@@ -72,7 +69,6 @@ class StorageWriter:
         self._ports = ports
         self._state = ports.state
         self._queue = ports.queue
-        self._attributes = ports.attributes
         self._tier2 = ports.tier2
         self._delete_after: dict[str, float] = {}
         self.flushes = 0
@@ -100,8 +96,12 @@ class StorageWriter:
     async def _one_pass(self) -> None:
         flush_now = self._queue.take_flush_now() or self._ports.wants_flush()
         due = self._queue.due(self._state.segments, flush_now=flush_now)
-        if due:
+        try:
             await self._flush(due)
+        except UnavailableError:
+            if flush_now:
+                self._queue.flush_now()  # those who asked for it still wait
+            raise
         await self._delete_objects()
         await self._ports.checkpoint_if_due()
 
@@ -122,17 +122,10 @@ class StorageWriter:
             self._state.flushing[segment.segment_id] = None
         try:
             await self._write_all(_jobs(segments))
-            now = asyncio.get_running_loop().time()
-            for segment in segments:
-                if attributes_due(segment, now):
-                    await self._flush_attributes(segment)
         finally:
             for segment in segments:
                 segment.flushing = False
                 del self._state.flushing[segment.segment_id]
-        self._settle(segments)
-
-    def _settle(self, segments: Sequence[Segment]) -> None:
         for segment in segments:
             self._queue.flushed(segment)
             AttributeStore.evict(segment)
@@ -196,15 +189,6 @@ class StorageWriter:
 
     def _alive(self, segment: Segment) -> bool:
         return self._state.segments.get(segment.segment_id) is segment
-
-    async def _flush_attributes(self, segment: Segment) -> None:
-        try:
-            flush = await self._attributes.build_update(segment)
-        except CorruptionError:
-            return  # of this segment only, which keeps its values in memory; or it was deleted meanwhile
-        if flush is not None:
-            await self._ports.commit(flush.operation)
-            segment.dirty.settle_items(flush.items)
 
     # -- deletions -----------------------------------------------------------------------------------------------
 

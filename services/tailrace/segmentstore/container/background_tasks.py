@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import OverloadedError
+from tailrace.segmentstore.background.attribute_writer import AttributePorts, AttributeWriter
 from tailrace.segmentstore.background.chunk_compaction import ChunkCompaction
 from tailrace.segmentstore.background.orphan_sweep import OrphanSweep
 from tailrace.segmentstore.background.reclamation import Reclamation
@@ -45,13 +46,22 @@ class BackgroundTasks:
                 state=core.state,
                 queue=core.flush_queue,
                 reader=storage.reader,
-                attributes=storage.attributes,
                 tier2=tier2,
                 upload_slots=ports.upload_slots,
                 commit=core.commit_control,
                 checkpoint_if_due=self.checkpointer.run_if_due,
                 wants_flush=self.checkpointer.wants_flush,
                 may_delete=self.snapshotter.may_delete,
+            )
+        )
+        self.attribute_writer = AttributeWriter(
+            AttributePorts(
+                state=core.state,
+                queue=core.flush_queue,
+                attributes=storage.attributes,
+                index_slots=ports.index_slots,
+                upload_slots=ports.upload_slots,
+                commit=core.commit_control,
             )
         )
         self.sweep = OrphanSweep(core.state, tier2, commit=core.commit_control, may_work=core.may_do_maintenance)
@@ -79,11 +89,17 @@ class BackgroundTasks:
         if core.log.epochs_at_opening >= limits.LOG_EPOCHS_PER_CHECKPOINT:
             core.flush_queue.flush_now()  # owners stop before they flush: their operations would hold the log
         core.spawn(self.writer.run())
+        core.spawn(self.attribute_writer.run())
         core.spawn(self.sweep.run())
         core.spawn(self.compaction.run())
         core.spawn(self.reclamation.run())
         core.spawn(core.ownership.run())
         core.spawn(self.snapshotter.run())
+
+    @property
+    def last_error(self) -> str:
+        """Return why the last flush failed; empty when it did not."""
+        return self.writer.last_error or self.attribute_writer.last_error
 
     async def flush_to_storage(self) -> None:
         """See `SegmentContainer.flush_to_storage`."""
@@ -102,5 +118,6 @@ class BackgroundTasks:
 
     async def _flush_and_checkpoint(self) -> None:
         await self.writer.flush_all(self._core.log.next_sequence - 1)
+        await self.attribute_writer.flush_due()
         await self.checkpointer.run_if_due(force=True)
         await self.snapshotter.take()

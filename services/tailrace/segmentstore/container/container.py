@@ -247,6 +247,7 @@ class Container:
             "tier2_objects_written": storage.tier2.objects_written,
             "tier2_objects": len(state.object_uses),
             "flushes": background.writer.flushes,
+            "index_flushes": background.attribute_writer.flushes,
             "tier2_bytes_compacted": background.compaction.written_bytes,
             "tier2_bytes_moved": background.reclamation.moved_bytes,
             "tier2_bytes_held": background.reclamation.stored_bytes,
@@ -260,7 +261,7 @@ class Container:
         return ContainerStatus(
             container_id=core.container_id,
             state=core.phase,
-            reason=core.reason or background.writer.last_error or core.disk_full_reason() or _summarise(damaged),
+            reason=core.reason or background.last_error or core.disk_full_reason() or _summarise(damaged),
             epoch=core.epoch,
             segments=len(state.segments),
             log_bytes=core.log.stored_bytes,

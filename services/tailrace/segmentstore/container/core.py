@@ -16,6 +16,7 @@ from tailrace.segmentstore.container.log_admission import LogAdmission
 from tailrace.segmentstore.container.operation_processor import OperationProcessor, StagedAppend
 from tailrace.segmentstore.container.ownership_check import OwnershipCheck
 from tailrace.segmentstore.metadata.state import ContainerState
+from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -45,8 +46,8 @@ class ContainerPorts:
     """What a container is made of; all of it can be simulated.
 
     ``log_opened(epoch)`` records that the log exists and holds an operation of this epoch.
-    The containers of a process share ``upload_slots``, ``pages`` and ``arenas``. They share ``recovery_lock`` too, so
-    that they recover one after another (docs/design.md#cache).
+    The containers of a process share all that has a default. One is ``recovery_lock``, so that they recover one
+    after another (docs/design.md#cache).
     """
 
     log: DurableLog
@@ -58,6 +59,8 @@ class ContainerPorts:
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
     pages: PageRoom | None = None
     arenas: ArenaPool = field(default_factory=ArenaPool)
+    index_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.INDEX_UPLOADS_MAX))
+    untiered: UntieredRoom = field(default_factory=UntieredRoom)
     recovery_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     log_opened: Callable[[int], None] = _record_nothing
 
@@ -88,7 +91,7 @@ class ContainerCore:
         self.log = ports.log
         self.clock = ports.clock
         self.flush_queue = flush_queue
-        self.state = ContainerState(container_id)
+        self.state = ContainerState(container_id, ports.untiered)
         self.committer = Committer(self.state, ports.cache, ports.clock, flush_queue.appended)
         self.ownership = OwnershipCheck(container_id, ports.log, self.stop)
         self.phase = "new"
@@ -105,7 +108,9 @@ class ContainerCore:
         """Accept operations, behind the recovered state."""
         arenas, next_sequence = self.ports.arenas, self.state.next_sequence
         self.processor = OperationProcessor(self.log, arenas, next_sequence, self.committer.commit_frame, self.stop)
-        self.admission = LogAdmission(self.container_id, self.log, self.processor, self.flush_queue.flush_now)
+        self.admission = LogAdmission(
+            self.container_id, self.log, self.processor, self.ports.untiered, self.flush_queue.flush_now
+        )
         self.phase = "running"
         self.cache.on_pressure(self.flush_queue.flush_now)
 

@@ -116,6 +116,7 @@ class Lifecycle:
         self._attributes.close()
         for segment in core.state.segments.values():
             core.cache.drop_all(segment.read_index)
+        core.state.leave_room()
 
     def leave(self) -> None:
         """Refuse requests from now on, and end waiting reads; operations that are staged are still committed."""

@@ -1,4 +1,4 @@
-"""Admission to a container's log: an operation is staged only when the log has room for it.
+"""Admission to a container's log: an operation is staged only when the log has room for it, and memory for its records.
 
 See docs/design.md#faults-of-the-log.
 
@@ -21,20 +21,31 @@ if TYPE_CHECKING:
 
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.container.operation_processor import OperationProcessor
+    from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 
 _logger = structlog.get_logger()
 
 
 class LogAdmission:
-    """Decides what may be staged. It calls ``became_full`` when the disk becomes full, so that a flush frees space."""
+    """Decides what may be staged.
+
+    It calls ``flush_now`` when the disk becomes full, and when there is no room for records of what Tier 2 lacks: a
+    flush makes some.
+    """
 
     def __init__(
-        self, container_id: int, log: DurableLog, processor: OperationProcessor, became_full: Callable[[], None]
+        self,
+        container_id: int,
+        log: DurableLog,
+        processor: OperationProcessor,
+        untiered: UntieredRoom,
+        flush_now: Callable[[], None],
     ) -> None:
         self._container_id = container_id
         self._log = log
         self._processor = processor
-        self._became_full = became_full
+        self._untiered = untiered
+        self._flush_now = flush_now
         self._refused = 0
         self.full_reason = ""
 
@@ -49,6 +60,9 @@ class LogAdmission:
         processor = self._processor
         if not processor.has_room():
             return processor.room()
+        if not (self._untiered.has_room or reserved):
+            self._flush_now()
+            return self._untiered.room()
         try:
             more_space = self._log.check_space(*processor.unwritten(body_bytes), reserved=reserved)
         except DiskFullError as error:
@@ -106,7 +120,7 @@ class LogAdmission:
         if not self.full_reason:
             self.full_reason = str(error)
             _logger.error("log_disk_full", container=self._container_id, reason=self.full_reason)
-            self._became_full()
+            self._flush_now()
 
     def check_disk_again(self) -> None:
         """Admit operations again when a full disk has room."""

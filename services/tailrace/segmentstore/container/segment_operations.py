@@ -24,7 +24,6 @@ from tailrace.segmentstore.api import (
 )
 from tailrace.segmentstore.metadata import attribute_stage
 from tailrace.segmentstore.metadata import operations as ops
-from tailrace.segmentstore.metadata.segment import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.container.core import ContainerCore
     from tailrace.segmentstore.container.rates import RateSampler
     from tailrace.segmentstore.metadata.fields import Attributes
+    from tailrace.segmentstore.metadata.segment import Segment
 
 
 class SegmentOperations:
@@ -65,7 +65,7 @@ class SegmentOperations:
         now = self._clock.now_ms()
         identifier = self._core.processor.next_sequence
         values = [(CREATION_TIME, now), (EVENT_COUNT, 0), *attributes]
-        created = Segment(identifier, segment, kind, key_length, now)
+        created = self._state.new_segment(identifier, segment, kind, key_length, now)
         created.stage_attributes(values)
         self._state.staged_by_name[segment] = self._state.staged_creates[identifier] = created
         await self._core.processor.stage_control(ops.Create(identifier, segment, kind, key_length, now, values))

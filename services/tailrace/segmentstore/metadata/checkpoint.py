@@ -19,6 +19,8 @@ from tailrace.segmentstore.metadata.state import ContainerState, MergedSource
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
+
 _MAGIC = b"TRCP"
 _VERSION = 1
 
@@ -74,7 +76,7 @@ def load(state: ContainerState, as_of_sequence: int, body: fields.Buffer, place:
 def _load(state: ContainerState, as_of_sequence: int, reader: fields.Reader, place: str) -> None:
     """Fill the state. Raises as `load`, and ValueError when parts contradict each other."""
     state.epoch = _load_header(reader, state.container_id, as_of_sequence, place)
-    for segment in _load_segments(reader, as_of_sequence):
+    for segment in _load_segments(reader, as_of_sequence, state.untiered):
         state.add_segment(segment)
         state.use_objects_of(segment)
     for name, item in _load_merged(reader):
@@ -100,9 +102,11 @@ def _load_header(reader: fields.Reader, container_id: int, as_of_sequence: int, 
     return epoch
 
 
-def _load_segments(reader: fields.Reader, sequence: int) -> Iterator[Segment]:
+def _load_segments(
+    reader: fields.Reader, sequence: int, untiered: UntieredRoom | None = None
+) -> Iterator[Segment]:
     for _ in range(reader.u32()):
-        yield _load_segment(reader, sequence)
+        yield _load_segment(reader, sequence, untiered)
 
 
 def segments(container_id: int, as_of_sequence: int, body: fields.Buffer, place: str) -> Iterator[Segment]:
@@ -144,11 +148,11 @@ def _load_merged(reader: fields.Reader) -> Iterator[tuple[str, MergedSource]]:
         yield reader.text(), MergedSource(*(reader.i64() for _ in range(5)))
 
 
-def _load_segment(reader: fields.Reader, sequence: int) -> Segment:
+def _load_segment(reader: fields.Reader, sequence: int, untiered: UntieredRoom | None) -> Segment:
     identifier, kind = reader.i64(), reader.kind()
     key_length, modified, length, start = (reader.i64() for _ in range(4))
     sealed = bool(reader.u8())
-    segment = Segment(identifier, reader.text(), kind, key_length, modified)
+    segment = Segment(identifier, reader.text(), kind, key_length, modified, untiered)
     segment.length, segment.start_offset, segment.sealed = length, start, sealed
     segment.set_attributes(sequence, reader.attributes())
     segment.index = ops.IndexRoot.read(reader)

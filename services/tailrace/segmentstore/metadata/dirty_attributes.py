@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sortedcontainers import SortedList
 
+from tailrace.segmentstore.metadata.untiered_room import ATTRIBUTE_BYTES, UntieredRoom
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -24,9 +26,11 @@ class DirtyBatch(NamedTuple):
 class DirtyAttributes:
     """Maps attributes to the operation that updated them last; ordered by update, and by id on request."""
 
-    __slots__ = ("_new", "_ordered", "_sequences")
+    __slots__ = ("_counted", "_new", "_ordered", "_room", "_sequences")
 
-    def __init__(self) -> None:
+    def __init__(self, room: UntieredRoom | None = None) -> None:
+        self._room = room or UntieredRoom()
+        self._counted = True
         self._sequences: dict[bytes, int] = {}
         self._ordered: SortedList[bytes] = SortedList()
         self._new: list[bytes] = []  # sorted in one batch when the order is needed
@@ -44,6 +48,8 @@ class DirtyAttributes:
             del sequences[key]  # insert it at the end: the order is that of the updates
         else:
             self._new.append(key)
+            if self._counted:
+                self._room.attribute_bytes += ATTRIBUTE_BYTES
         sequences[key] = sequence
 
     def oldest(self, count: int) -> DirtyBatch:
@@ -80,6 +86,20 @@ class DirtyAttributes:
         for key in keys:
             del self._sequences[key]
             ordered.remove(key)
+        if self._counted:
+            self._room.remove_attributes(len(keys))
+
+    def leave_room(self) -> None:
+        """Count in the room no more: no flush of this segment will make any."""
+        if self._counted:
+            self._counted = False
+            self._room.remove_attributes(len(self._sequences))
+
+    def enter_room(self) -> None:
+        """Count in the room again."""
+        if not self._counted:
+            self._counted = True
+            self._room.attribute_bytes += len(self._sequences) * ATTRIBUTE_BYTES
 
     def between(self, from_key: bytes, to_key: bytes, limit: int) -> list[bytes]:
         """Return the first `limit` attributes in [from_key, to_key], in byte order."""

@@ -10,6 +10,8 @@ from array import array
 from itertools import compress, islice, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.segmentstore.metadata.untiered_room import APPEND_BYTES, UntieredRoom
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -36,13 +38,24 @@ class PendingAppends:
     Those of a merged source have older frames than the ones before them.
     """
 
-    __slots__ = ("_crcs", "_first", "_frames", "_frames_ascend", "_lengths", "_offsets", "length_bytes")
+    __slots__ = ("_crcs", "_first", "_frames", "_frames_ascend", "_lengths", "_offsets", "_room", "length_bytes")
 
-    def __init__(self) -> None:
-        self.clear()
+    def __init__(self, room: UntieredRoom | None = None) -> None:
+        self._room = room or UntieredRoom()
+        self._empty()
 
     def clear(self) -> None:
         """Remove all."""
+        count = len(self)
+        self._empty()
+        self._room.remove_appends(count)
+
+    def leave_room(self) -> None:
+        """Count in the room no more: the container has ended."""
+        self._room.remove_appends(len(self))
+        self._room = UntieredRoom()
+
+    def _empty(self) -> None:
         self._offsets = array("q")
         self._lengths = array("I")
         self._crcs = array("I")
@@ -68,6 +81,7 @@ class PendingAppends:
         self._crcs.append(crc)
         frames.append(frame_sequence)
         self.length_bytes += length
+        self._room.append_bytes += APPEND_BYTES
 
     @property
     def oldest_frame(self) -> int:
@@ -78,6 +92,7 @@ class PendingAppends:
 
     def remove_first(self, count: int) -> None:
         """Remove so many of the oldest ones."""
+        self._room.remove_appends(count)
         self.length_bytes -= sum(self._lengths[self._first : self._first + count])
         self._first += count
         if self._first > max(_REMOVED_MAX, len(self._offsets) // 2) or self._first == len(self._offsets):
@@ -89,6 +104,7 @@ class PendingAppends:
     def keep(self, wanted: Callable[[PendingAppend], bool]) -> None:
         """Remove all but those for which ``wanted`` returns True."""
         kept = [wanted(item) for item in self]
+        self._room.remove_appends(kept.count(False))
         first, self._first = self._first, 0
         self._offsets = array("q", compress(self._offsets[first:], kept))
         self._lengths = array("I", compress(self._lengths[first:], kept))
@@ -97,7 +113,10 @@ class PendingAppends:
         self.length_bytes = sum(self._lengths)
 
     def runs(self, max_bytes: int, max_runs: int) -> list[PendingAppends]:
-        """Return copies of the first contiguous runs, each at most `max_bytes` long unless one append is longer."""
+        """Return copies of the first contiguous runs, each at most `max_bytes` long unless one append is longer.
+
+        The room does not count the copies: they are as short-lived as the uploads that they are for.
+        """
         runs: list[PendingAppends] = []
         offsets, lengths = self._offsets, self._lengths
         at, count = self._first, len(offsets)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.fields import Attributes, ChunkRef
     from tailrace.segmentstore.metadata.pending_appends import PendingAppend
     from tailrace.segmentstore.metadata.segment_rate import SegmentRate
+    from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 
 
 class Damage(NamedTuple):
@@ -42,6 +43,7 @@ class Segment:
     """One segment of a container."""
 
     __slots__ = (
+        "attributes_deadline",
         "chunks",
         "committed",
         "core",
@@ -72,7 +74,15 @@ class Segment:
         "waiters",
     )
 
-    def __init__(self, segment_id: int, name: str, kind: SegmentKind, key_length: int, timestamp_ms: int) -> None:
+    def __init__(
+        self,
+        segment_id: int,
+        name: str,
+        kind: SegmentKind,
+        key_length: int,
+        timestamp_ms: int,
+        untiered: UntieredRoom | None = None,
+    ) -> None:
         self.segment_id = segment_id
         self.name = name
         self.kind = kind
@@ -85,7 +95,7 @@ class Segment:
         self.latest: dict[bytes, int] = {}  # least recently used first
         self.committed: dict[bytes, int] = {}
         self.core: dict[bytes, int] = {}  # the core attributes in `committed`; never evicted
-        self.dirty = DirtyAttributes()
+        self.dirty = DirtyAttributes(untiered)
         self.index = ops.EMPTY_INDEX
         self.index_pages = Coverage()
         self.damage: Damage | None = None  # of the attribute index
@@ -93,8 +103,8 @@ class Segment:
         """How many changes in flight and lookups need an attribute in memory; those are never evicted."""
         self.inflight = 0
         self.chunks = Coverage()
-        self.pending = PendingAppends()
-        self.flush_deadline = math.inf
+        self.pending = PendingAppends(untiered)
+        self.flush_deadline = self.attributes_deadline = math.inf
         self.flushing = False
         self.read_index = ReadIndex()
         self.rate: SegmentRate | None = None  # from the first time that it is asked for

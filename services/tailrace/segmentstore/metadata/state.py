@@ -20,6 +20,7 @@ from tailrace.segmentstore.api import (
 )
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.segment import Segment
+from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 
 if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.fields import ChunkRef
@@ -39,8 +40,9 @@ class MergedSource:
 class ContainerState:
     """All segments of a container, the objects they need in Tier 2, and the ones that may be deleted."""
 
-    def __init__(self, container_id: int) -> None:
+    def __init__(self, container_id: int, untiered: UntieredRoom | None = None) -> None:
         self.container_id = container_id
+        self.untiered = untiered or UntieredRoom()
         self.epoch = 0
         self.next_sequence = 1
         self.committed_sequence = 0
@@ -128,11 +130,17 @@ class ContainerState:
             raise ValueError(f"segment {operation.name} exists")
         segment = self.staged_creates.pop(operation.segment_id, None)
         if segment is None:
-            segment = Segment(
+            segment = self.new_segment(
                 operation.segment_id, operation.name, operation.kind, operation.key_length, operation.timestamp_ms
             )
         segment.set_attributes(operation.segment_id, operation.attributes)
         self.add_segment(segment)
+
+    def new_segment(
+        self, segment_id: int, name: str, kind: SegmentKind, key_length: int, timestamp_ms: int
+    ) -> Segment:
+        """Return a segment of this container that is not registered yet."""
+        return Segment(segment_id, name, kind, key_length, timestamp_ms, self.untiered)
 
     def add_segment(self, segment: Segment) -> None:
         """Register a committed segment."""
@@ -184,6 +192,7 @@ class ContainerState:
     def _remove(self, segment: Segment) -> None:
         self._release(segment.index_pages.clear())
         segment.index = ops.EMPTY_INDEX  # a concurrent reader of the index sees the change
+        segment.dirty.leave_room()
         del self.segments[segment.segment_id]
         if self.by_name.get(segment.name) is segment:
             del self.by_name[segment.name]
@@ -288,6 +297,12 @@ class ContainerState:
         known = {item.source_id for item in self.merged.values()}
         for segment_id in [segment_id for segment_id in self.moves if segment_id not in known]:
             del self.moves[segment_id]
+
+    def leave_room(self) -> None:
+        """Count out the records of what Tier 2 lacks: the container has ended."""
+        for segment in self.segments.values():
+            segment.pending.leave_room()
+            segment.dirty.leave_room()
 
     # -- staged view ---------------------------------------------------------------------------------------------
 

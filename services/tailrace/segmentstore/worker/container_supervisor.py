@@ -30,6 +30,7 @@ from tailrace.common.errors import (
 from tailrace.segmentstore.api import ContainerStatus
 from tailrace.segmentstore.container.arena_pool import ArenaPool
 from tailrace.segmentstore.container.container import Container, ContainerPorts
+from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.worker.backoff import MemoryDamages, Pauses
@@ -88,6 +89,8 @@ class Shared:
     pages: PageRoom
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
     arenas: ArenaPool = field(default_factory=ArenaPool)
+    index_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.INDEX_UPLOADS_MAX))
+    untiered: UntieredRoom = field(default_factory=UntieredRoom)
     entries: EntryCache = field(default_factory=EntryCache)
     openings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.CONTAINERS_OPENING_MAX))
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -298,6 +301,8 @@ class ContainerSupervisor:
             upload_slots=shared.upload_slots,
             pages=shared.pages,
             arenas=shared.arenas,
+            index_slots=shared.index_slots,
+            untiered=shared.untiered,
             recovery_lock=shared.turn,
             log_opened=partial(ports.log_opened, self.container_id),
         )

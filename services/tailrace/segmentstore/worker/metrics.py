@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tailrace.segmentstore.api import ContainerStatus
     from tailrace.segmentstore.cache.cache_manager import CacheManager
+    from tailrace.segmentstore.container.arena_pool import ArenaPool
+    from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
     from tailrace.storage.figures import StoreFigures
 
 _COUNTERS: Final = {
@@ -31,6 +33,7 @@ _COUNTERS: Final = {
     "tier2_bytes_written",
     "tier2_objects_written",
     "flushes",
+    "index_flushes",
     "tier2_bytes_compacted",
     "tier2_bytes_moved",
     "orphans_deleted",
@@ -57,6 +60,16 @@ class Measured(Protocol):
     @property
     def store_figures(self) -> StoreFigures | None:
         """Return the figures of requests to the object store; None: nothing counts them."""
+        ...
+
+    @property
+    def log_buffers(self) -> ArenaPool:
+        """Return the buffers of log frames."""
+        ...
+
+    @property
+    def untiered(self) -> UntieredRoom:
+        """Return the room for records of what Tier 2 lacks."""
         ...
 
     def status(self) -> list[ContainerStatus]:
@@ -91,6 +104,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return the current values."""
         yield from self._cache()
+        yield from self._memory()
         yield from self._throttle()
         yield from self._connections()
         yield from self._store()
@@ -100,6 +114,17 @@ class Metrics(Collector):
         snapshot = self._worker.cache.cache.snapshot()
         for name in ("max_bytes", "used_bytes", "stored_bytes", "reserved_blocks", "pinned_blocks", "entries"):
             yield GaugeMetricFamily(f"tailrace_cache_{name}", f"Cache: {name}", value=getattr(snapshot, name))
+
+    def _memory(self) -> Iterator[Metric]:
+        buffers, untiered = self._worker.log_buffers, self._worker.untiered
+        about = "Buffers of log frames in use"
+        yield GaugeMetricFamily("tailrace_log_buffers_used_bytes", about, value=buffers.used_bytes)
+        about = "Buffers of log frames that are kept for reuse"
+        yield GaugeMetricFamily("tailrace_log_buffers_idle_bytes", about, value=buffers.idle_bytes)
+        about = "Records of appends and attributes that Tier 2 lacks"
+        yield GaugeMetricFamily("tailrace_untiered_records_bytes", about, value=untiered.used_bytes)
+        about = "Bound of these records: operations wait above it"
+        yield GaugeMetricFamily("tailrace_untiered_records_max_bytes", about, value=untiered.max_bytes)
 
     def _throttle(self) -> Iterator[Metric]:
         throttle = self._worker.cache.throttle

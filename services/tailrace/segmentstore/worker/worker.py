@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from tailrace.common.budgets import Budgets
     from tailrace.segmentstore.api import ContainerStatus, SegmentContainer
+    from tailrace.segmentstore.container.arena_pool import ArenaPool
     from tailrace.segmentstore.container.container import Container
+    from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
     from tailrace.segmentstore.tables.service import TableService
     from tailrace.storage.figures import StoreFigures
 
@@ -116,6 +118,16 @@ class Worker:
     def owned(self) -> tuple[int, ...]:
         """Return the containers that this worker owns, running or not, by number."""
         return tuple(sorted(number for number, supervisor in self._supervisors.items() if not supervisor.leaving))
+
+    @property
+    def log_buffers(self) -> ArenaPool:
+        """Return the buffers of log frames that the containers share."""
+        return self._shared.arenas
+
+    @property
+    def untiered(self) -> UntieredRoom:
+        """Return the room for records of what Tier 2 lacks that the containers share."""
+        return self._shared.untiered
 
     async def close(self, *, flush: bool = False) -> None:
         """Stop all containers; with `flush`, first move everything to Tier 2, as far as the deadline allows.

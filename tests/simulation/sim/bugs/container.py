@@ -12,6 +12,7 @@ from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.background import storage_writer
+from tailrace.segmentstore.background.attribute_writer import AttributeWriter
 from tailrace.segmentstore.container.checkpointer import Checkpointer
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.recovery import Recovery
@@ -148,13 +149,14 @@ def _damaged_index_stops_its_container(patch: pytest.MonkeyPatch) -> None:
     Breaks: a damaged attribute index refuses what needs it, and all other segments go on.
     """
 
-    async def flush_attributes(self: storage_writer.StorageWriter, segment: Segment) -> None:
+    async def flush_segment(self: AttributeWriter, segment: Segment) -> None:
         flush = await self._attributes.build_update(segment)
         if flush is not None:
             await self._ports.commit(flush.operation)
             segment.dirty.settle_items(flush.items)
+        self._queue.attributes_flushed(segment)
 
-    patch.setattr(storage_writer.StorageWriter, "_flush_attributes", flush_attributes)
+    patch.setattr(AttributeWriter, "_flush_segment", flush_segment)
 
 
 @bug(

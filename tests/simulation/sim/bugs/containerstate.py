@@ -15,7 +15,7 @@ from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, MergeResult, 
 from tailrace.segmentstore.attributes import attribute_store
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.attributes.pages import Buffer, PageKey, SegmentPages
-from tailrace.segmentstore.background.storage_writer import StorageWriter
+from tailrace.segmentstore.background.attribute_writer import AttributeWriter
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.recovery import Recovery
 from tailrace.segmentstore.container.segment_operations import SegmentOperations
@@ -246,14 +246,15 @@ def _attributes_evicted_before_root_committed(patch: pytest.MonkeyPatch) -> None
     Breaks: a reader gets the newest value of an attribute.
     """
 
-    async def flush(self: StorageWriter, segment: Segment) -> None:
+    async def flush(self: AttributeWriter, segment: Segment) -> None:
         update = await self._attributes.build_update(segment)
         if update is not None:
             segment.dirty.settle_items(update.items)
             AttributeStore.evict(segment)
             await self._ports.commit(update.operation)
+        self._queue.attributes_flushed(segment)
 
-    patch.setattr(StorageWriter, "_flush_attributes", flush)
+    patch.setattr(AttributeWriter, "_flush_segment", flush)
 
 
 @bug(

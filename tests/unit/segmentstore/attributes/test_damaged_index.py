@@ -12,6 +12,7 @@ from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore.api import NULL_ATTRIBUTE, AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata.untiered_room import ATTRIBUTE_BYTES
 from tailrace.segmentstore.server.replies import Failure, failure_reply
 from tailrace.wire import commands as c
 
@@ -122,6 +123,25 @@ async def test_values_that_wait_for_a_damaged_index_are_bounded(
     with pytest.raises(CorruptionError, match=r"corruption in object a7/"):
         await container.append(NAME, [b"x"], [AttributeUpdate(key_of(number), REPLACE, number)])
     await container.append(OTHER, [b"x"], [AttributeUpdate(key_of(1000), REPLACE, 1)])
+
+
+async def test_values_that_wait_for_a_damaged_index_keep_no_others_waiting(world: World, damaged: Container) -> None:
+    container = damaged
+    room, segment = container.core.ports.untiered, container.state.by_name[NAME]
+    with pytest.raises(CorruptionError):
+        await container.get_attributes(NAME, [key_of(1)])
+    for number in range(1000, 1100):
+        await container.append(NAME, [b"x"], [AttributeUpdate(key_of(number), REPLACE, number)])
+    assert len(segment.dirty) == 100
+    room.max_bytes = 50 * ATTRIBUTE_BYTES
+    for number in range(1000, 1020):
+        await container.append(OTHER, [b"x"], [AttributeUpdate(key_of(number), REPLACE, number)])
+    await eventually(lambda: room.attribute_bytes < 20 * ATTRIBUTE_BYTES)
+    await damage(world, container)  # and so undone
+    assert segment.damage is not None
+    segment.damage = segment.damage._replace(retry_at_s=asyncio.get_running_loop().time())
+    await eventually(lambda: not segment.dirty)
+    assert room.attribute_bytes == len(container.state.by_name[OTHER].dirty) * ATTRIBUTE_BYTES
 
 
 async def test_a_restored_index_is_used_again(

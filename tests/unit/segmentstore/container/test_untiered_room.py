@@ -1,0 +1,153 @@
+"""Operations wait when the records of what Tier 2 lacks have no room, and go on after a flush."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.common import limits
+from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
+from tailrace.segmentstore.background.attribute_writer import AttributeWriter
+from tailrace.segmentstore.metadata.untiered_room import APPEND_BYTES, ATTRIBUTE_BYTES
+
+from ..conftest import World, eventually
+
+NAME = "scope/stream/0.#epoch.0"
+OTHER = "scope/stream/1.#epoch.0"
+THIRD = "scope/stream/2.#epoch.0"
+
+
+def writer(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def update(number: int, value: int = 1) -> AttributeUpdate:
+    return AttributeUpdate(writer(number), AttributeUpdateType.REPLACE, value)
+
+
+@pytest.fixture(autouse=True)
+def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flushes that failed are repeated soon; none is due by its age."""
+    monkeypatch.setattr(limits, "FLUSH_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(limits, "STORAGE_RETRY_MAX_S", 0.01)
+    monkeypatch.setattr(limits, "STORAGE_RETRY_MIN_S", 0.01)
+
+
+@pytest.mark.parametrize("what", ["appends", "attributes", "updates"])
+async def test_the_records_stay_within_their_bound_while_tier_2_is_away(world: World, what: str) -> None:
+    """Once 100,500 attributes became dirty in 3 s, and 800,000 small appends took 310 MiB."""
+    each = APPEND_BYTES if what == "appends" else ATTRIBUTE_BYTES
+    container = await world.open()
+    room = container.core.ports.untiered
+    room.max_bytes = 100 * each
+    await container.create_segment(NAME)
+    world.objects.outage = True
+
+    async def one(number: int) -> None:
+        if what == "updates":
+            await container.update_attributes(NAME, [update(number)])
+        else:
+            await container.append(NAME, [b"x"], [update(number)] if what == "attributes" else ())
+
+    async def clients() -> None:
+        for number in range(500):
+            await one(number)
+            assert room.used_bytes <= room.max_bytes + each + APPEND_BYTES
+
+    running = asyncio.create_task(clients())
+    await eventually(lambda: not room.has_room)
+    await asyncio.sleep(0.1)
+    assert not running.done(), "operations wait"
+    await container.truncate(NAME, 0)  # what frees space does not wait
+    world.objects.outage = False
+    await asyncio.wait_for(running, 60)
+    await container.close()
+    assert room.used_bytes == 0, "a container that ended counts no more"
+
+
+async def test_few_dirty_attributes_are_flushed_when_all_together_are_many(world: World) -> None:
+    """Fewer than 200 of a segment were never flushed: each of many segments kept its own for ever."""
+    container = await world.open()
+    room = container.core.ports.untiered
+    segments = [f"scope/stream/{number}.#epoch.0" for number in range(20)]
+    for name in segments:
+        await container.create_segment(name)
+    room.max_bytes = 3000 * ATTRIBUTE_BYTES
+    number = 0
+    while room.used_bytes < room.max_bytes // 4 - 20 * ATTRIBUTE_BYTES:
+        for name in segments:
+            number += 1
+            await container.update_attributes(name, [update(number)])
+    assert container.background.attribute_writer.flushes == 0
+    for name in segments:
+        await container.update_attributes(name, [update(0), update(1_000_000)])
+    await eventually(lambda: room.used_bytes < room.max_bytes // 4)
+    await asyncio.sleep(0.05)
+    assert 0 < container.background.attribute_writer.flushes <= 10, "no more than needed"
+    for name in segments:
+        assert await container.get_attributes(name, [writer(0)]) == {writer(0): 1}
+
+
+async def test_recovery_may_exceed_the_bound_and_a_flush_follows(world: World) -> None:
+    world.objects.outage = True
+    container = await world.open()
+    await container.create_segment(NAME)
+    for number in range(50):
+        await container.append(NAME, [b"x"], [update(number)])
+    await container.close()
+    container = await world.open()
+    room = container.core.ports.untiered
+    assert room.used_bytes >= 50 * (APPEND_BYTES + ATTRIBUTE_BYTES)
+    room.max_bytes = 10 * ATTRIBUTE_BYTES
+    waiting = asyncio.create_task(container.append(NAME, [b"y"]))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    world.objects.outage = False
+    assert await asyncio.wait_for(waiting, 60) == (50, 51)
+
+
+async def test_records_of_deleted_and_merged_segments_are_counted_out(world: World) -> None:
+    container = await world.open()
+    room = container.core.ports.untiered
+    for name in (NAME, OTHER, THIRD):
+        await container.create_segment(name)
+        for number in range(5):
+            await container.append(name, [b"x"], [update(number)])
+    assert room.used_bytes == 15 * (APPEND_BYTES + ATTRIBUTE_BYTES)
+    await container.seal(OTHER)
+    await container.merge(NAME, OTHER)
+    assert room.used_bytes == 15 * APPEND_BYTES + 10 * ATTRIBUTE_BYTES
+    await container.delete(THIRD)
+    assert room.used_bytes == 10 * APPEND_BYTES + 5 * ATTRIBUTE_BYTES
+    await container.delete(NAME)
+    assert room.used_bytes == 0
+
+
+async def test_neither_writer_waits_for_the_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Indexes were flushed one after another, and bytes after all of them."""
+    monkeypatch.setattr(limits, "FLUSH_ATTRIBUTES_THRESHOLD", 5)
+    monkeypatch.setattr(limits, "FLUSH_INTERVAL_S", 0.02)
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
+    held, begun = asyncio.Event(), 0
+    build = AttributeWriter._flush_segment
+
+    async def slow(self: AttributeWriter, segment: object) -> None:
+        nonlocal begun
+        begun += 1
+        await held.wait()
+        await build(self, segment)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(AttributeWriter, "_flush_segment", slow)
+    container = await world.open()
+    for name in (NAME, OTHER):
+        await container.create_segment(name)
+    for number in range(10):
+        await container.append(NAME, [b"x" * 20], [update(number)])
+        await container.append(OTHER, [b"x" * 20], [update(number)])
+    await eventually(lambda: begun >= 1)
+    await eventually(lambda: not any(segment.pending for segment in container.state.segments.values()))
+    assert all(segment.dirty for segment in container.state.segments.values())
+    held.set()
+    await eventually(lambda: not any(len(segment.dirty) >= 5 for segment in container.state.segments.values()))
+    assert begun >= 2
