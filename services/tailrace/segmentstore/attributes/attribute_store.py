@@ -15,6 +15,7 @@ from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore import attributes as index
 from tailrace.segmentstore.api import NULL_ATTRIBUTE, is_core_attribute
+from tailrace.segmentstore.attributes.page import LEAF_VALUE_BYTES
 from tailrace.segmentstore.attributes.pages import (
     CachedSegmentPages,
     PageCache,
@@ -314,7 +315,8 @@ def _keep(segment: Segment, wanted: Sequence[bytes], found: dict[bytes, int]) ->
 
 def _batch_size(segment: Segment) -> int:
     """Return how many attributes one flush may write: each may rewrite a page, but no page is rewritten twice."""
-    if segment.index.live_bytes <= limits.FLUSH_OBJECT_MAX_BYTES // 2:
+    added_bytes = limits.FLUSH_ATTRIBUTES_BATCH_MAX * 2 * (segment.attribute_key_length + LEAF_VALUE_BYTES)
+    if segment.index.live_bytes + added_bytes <= limits.FLUSH_OBJECT_MAX_BYTES:
         return limits.FLUSH_ATTRIBUTES_BATCH_MAX
     return limits.FLUSH_ATTRIBUTES_SCATTERED_BATCH_MAX
 

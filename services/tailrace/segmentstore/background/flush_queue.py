@@ -77,8 +77,8 @@ class FlushQueue:
     def due_attributes(self, live: Mapping[int, Segment], excess: int) -> list[Segment]:
         """Return the segments whose attribute indexes are to be flushed; forget those that `live` no longer holds.
 
-        Damaged indexes have to wait. ``excess``: how many attributes should be flushed in any case; if the segments that
-        are due have fewer, those with most to write are added.
+        Damaged indexes have to wait. ``excess``: how many attributes to flush in any case; if the segments that are due
+        have fewer, those with most to write are added.
         """
         now_s = asyncio.get_running_loop().time()
         due, others = [], []
