@@ -133,6 +133,7 @@ FLUSH_INTERVAL_S: Final = 30.0
 FLUSHES_ASKED_FOR_MAX: Final = 64  # requested flushes of one container in progress, also of closed connections
 FLUSH_ATTRIBUTES_THRESHOLD: Final = 1000
 FLUSH_ATTRIBUTES_AGED_THRESHOLD: Final = 200  # flushed once they are FLUSH_INTERVAL_S old
+FLUSH_BYTES_PER_ATTRIBUTE_MAX: Final = 1 * KIB  # of a small index; a larger one waits for more attributes
 FLUSH_ATTRIBUTES_BATCH_MAX: Final = 8192  # attributes of one flush: it costs by page, so many cost as little as few
 FLUSH_ATTRIBUTES_SCATTERED_BATCH_MAX: Final = 256  # when each may rewrite another page
 UPLOADS_MAX: Final = 4  # objects that one process writes to Tier 2 at a time

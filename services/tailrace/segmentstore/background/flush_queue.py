@@ -33,7 +33,7 @@ class FlushQueue:
         if segment.dirty:
             if segment.attributes_deadline == math.inf:
                 segment.attributes_deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
-            if len(segment.dirty) >= limits.FLUSH_ATTRIBUTES_THRESHOLD:
+            if len(segment.dirty) >= _many_attributes(segment):
                 self._attributes_wake.set()
         if segment.flush_deadline == math.inf:
             segment.flush_deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
@@ -86,7 +86,7 @@ class FlushQueue:
             count = len(segment.dirty)
             if not count or (segment.damage is not None and segment.damage.retry_at_s > now_s):
                 continue
-            if count >= limits.FLUSH_ATTRIBUTES_THRESHOLD or (
+            if count >= _many_attributes(segment) or (
                 count >= limits.FLUSH_ATTRIBUTES_AGED_THRESHOLD and segment.attributes_deadline <= now_s
             ):
                 due.append(segment)
@@ -131,6 +131,12 @@ class FlushQueue:
     async def wait_attributes(self) -> None:
         """Wait for a signal that attributes are to be flushed, at most ``limits.FLUSH_TICK_S``."""
         await _wait(self._attributes_wake)
+
+
+def _many_attributes(segment: Segment) -> int:
+    """Return how many dirty attributes are flushed at once: more for a larger index, because a flush may rewrite it."""
+    worth_it = min(segment.index.live_bytes // limits.FLUSH_BYTES_PER_ATTRIBUTE_MAX, limits.FLUSH_ATTRIBUTES_BATCH_MAX)
+    return max(limits.FLUSH_ATTRIBUTES_THRESHOLD, worth_it)
 
 
 async def _wait(event: asyncio.Event) -> None:
