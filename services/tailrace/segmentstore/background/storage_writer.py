@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.background.flush_queue import FlushQueue
     from tailrace.segmentstore.cache.segment_reader import SegmentReader
     from tailrace.segmentstore.metadata.fields import ChunkRef
-    from tailrace.segmentstore.metadata.pending_appends import PendingAppends
+    from tailrace.segmentstore.metadata.pending_appends import PendingAppend, PendingAppends
     from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.metadata.state import ContainerState
 
@@ -158,8 +158,10 @@ class StorageWriter:
             raise failed
 
     async def _upload(self, job: _Job) -> list[tuple[int, ChunkRef]]:
-        """Write one object with the runs of a job; return the references to commit."""
+        """Write one object with the runs of a job, or several with one long append; return the references to commit."""
         async with self._ports.upload_slots:
+            if job[0][1].length_bytes > limits.FLUSH_OBJECT_MAX_BYTES:
+                return await self._write_long(*job[0])
             sections = []
             for segment, run in job:
                 try:
@@ -168,24 +170,44 @@ class StorageWriter:
                     continue  # merged, deleted or truncated meanwhile: the next pass writes what is left
             return await self._tier2.write(sections) if sections else []
 
+    async def _write_long(self, segment: Segment, run: PendingAppends) -> list[tuple[int, ChunkRef]]:
+        """Write one append that no object may hold whole, in pieces of which one is in memory at a time.
+
+        It is verified before any reference counts. Objects without one are deleted later.
+        """
+        (item,) = run
+        refs: list[tuple[int, ChunkRef]] = []
+        start, crc = max(item.offset, segment.start_offset), 0
+        try:
+            for at in range(start, item.end, limits.FLUSH_OBJECT_MAX_BYTES):
+                if at < segment.start_offset:
+                    raise SegmentTruncatedError(segment.name, segment.start_offset)
+                end = min(item.end, at + limits.FLUSH_OBJECT_MAX_BYTES)
+                data = memoryview(await self._ports.reader.read_range(segment, at, end, self._alive))
+                crc = crc32c(data, crc)
+                refs += await self._tier2.write([Section(segment.segment_id, segment.name, at, data)])
+            if start == item.offset and crc != item.crc:
+                raise _damage(segment, item)
+        except BaseException as error:
+            self._tier2.remember_unreferenced(ref.object_key for _, ref in refs)
+            if isinstance(error, (NoSuchSegmentError, SegmentTruncatedError)):
+                return []  # the next pass writes what is left
+            raise
+        return refs
+
     async def _section(self, segment: Segment, run: PendingAppends) -> Section:
         """Read a run of appends and verify each against the CRC from its arrival."""
         start = max(run.start, segment.start_offset)
         end = run.end
         if start >= end:
             raise SegmentTruncatedError(segment.name, segment.start_offset)
-        name, segment_id = segment.name, segment.segment_id
         data = memoryview(await self._ports.reader.read_range(segment, start, end, self._alive))
         for item in run:
             if item.offset < start:
                 continue  # partly truncated: its first bytes are gone
-            piece = data[item.offset - start : item.end - start]
-            if crc32c(piece) != item.crc:
-                raise MemoryDamageError(
-                    f"segment {name} at {item.offset}",
-                    f"{item.length} cached bytes differ from those that were written",
-                )
-        return Section(segment_id, name, start, data)
+            if crc32c(data[item.offset - start : item.end - start]) != item.crc:
+                raise _damage(segment, item)
+        return Section(segment.segment_id, segment.name, start, data)
 
     def _alive(self, segment: Segment) -> bool:
         return self._state.segments.get(segment.segment_id) is segment
@@ -207,6 +229,13 @@ class StorageWriter:
         await self._ports.commit(ops.ObjectsDeleted(ready))
         for key in ready:
             del self._delete_after[key]
+
+
+def _damage(segment: Segment, item: PendingAppend) -> MemoryDamageError:
+    return MemoryDamageError(
+        f"segment {segment.name} at {item.offset}",
+        f"{item.length} cached bytes differ from those that were written",
+    )
 
 
 def _jobs(segments: Sequence[Segment]) -> list[_Job]:
