@@ -18,7 +18,7 @@ from suiteruns.scheduler import Job
 COLLECT_LIMIT_S = 300
 SLOWEST = 30
 TESTS = REPOSITORY / "tests"
-CHOOSES_CASES = ("crash", "e2e/kubernetes", "spark")
+CHOOSES_CASES = ("cli", "compat/python", "crash", "e2e/kubernetes", "spark")
 """Suites whose long form has more cases, by files that are left out or by parameters."""
 _READS_PROFILE = re.compile(r"\btest_profile\b|TAILRACE_TEST_PROFILE|\bharness\.FULL\b")
 

@@ -17,11 +17,24 @@ from typing import Any
 
 import pytest
 
+from harness import daily
 from tailrace.cli.demo.server import Endpoints, ServerProcess
 from tailrace.cli.main import run
 
+DAILY = (
+    ("cli/test_cli_bench.py",),
+    ("cli/test_cli_restore.py", "cli/test_operator_release.py"),
+    ("cli/test_cli_bench_log.py", "cli/test_cli_bench_recovery.py", "cli/test_cli_verify.py"),
+)
+"""Commands that run for long: CI runs some of these groups each day, all other runs all of them."""
+DAILY_COUNT = 1
 COMMAND_DEADLINE_S = 60.0
 EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the commands that have their turn on another day."""
+    daily.leave_out(config, items, DAILY, DAILY_COUNT)
 
 
 @dataclass(frozen=True)

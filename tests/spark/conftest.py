@@ -35,10 +35,10 @@ SETTINGS = {
 
 
 DAILY = (
-    ("test_spark_bench.py",),
-    ("test_spark_audit.py::test_the_command",),
-    ("test_spark_jobs.py::test_the_command",),
-    ("test_spark_examples.py",),
+    ("spark/test_spark_bench.py",),
+    ("spark/test_spark_audit.py::test_the_command",),
+    ("spark/test_spark_jobs.py::test_the_command",),
+    ("spark/test_spark_examples.py",),
 )
 """Tests of commands with a JVM of their own: CI runs some of these groups each day, all other runs all of them."""
 DAILY_COUNT = 2
@@ -46,14 +46,7 @@ DAILY_COUNT = 2
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of commands that have their turn on another day."""
-    day = daily.today()
-    if day is None or os.environ.get("TAILRACE_TEST_PROFILE") == "full":
-        return
-    chosen = daily.of_day(day, DAILY, DAILY_COUNT)
-    away = [name for group in DAILY if group not in chosen for name in group]
-    left = [item for item in items if any(f"tests/spark/{name}" in item.nodeid for name in away)]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in left]
+    daily.leave_out(config, items, DAILY, DAILY_COUNT)
 
 
 @pytest.fixture(scope="session", autouse=True)
