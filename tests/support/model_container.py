@@ -38,6 +38,7 @@ from tailrace.segmentstore.api import (
     StreamBytes,
     is_core_attribute,
 )
+from tailrace.segmentstore.background.held_bytes import stream_of
 
 
 class ModelSegment:
@@ -407,8 +408,14 @@ class ModelContainer:
         self._segment(segment)
         return []
 
-    def stream_bytes(self) -> dict[str, StreamBytes]:
-        return {}
+    async def stream_bytes(self, max_age_s: float = 0.0) -> dict[str, StreamBytes]:
+        found: dict[str, StreamBytes] = {}
+        for name, segment in self.segments.items():
+            own = found.setdefault(stream_of(name), StreamBytes())
+            own.segments += 1
+            own.retained_bytes += len(segment.data)
+            own.held_bytes += len(segment.data)
+        return found
 
     def measure_rates(self, windows_ms: Sequence[int], after: int) -> tuple[list[MeasuredSegment], bool]:
         if not windows_ms:

@@ -235,6 +235,9 @@ def status() -> Schema:
             "headBytes": integer("Bytes truncated from the head of the stream."),
             "tailBytes": integer("Bytes written to the stream since its creation."),
             "bytes": integer("Bytes stored: tailBytes minus headBytes."),
+            "tier2Bytes": integer(
+                "Bytes of objects that the stream holds in the object store, minutes ago; absent while unknown."
+            ),
             "measuredTime": timestamp("When headBytes, tailBytes, bytes, retention and subscribers were measured."),
             "lastScale": _last_scale(),
             "retention": _retained(),

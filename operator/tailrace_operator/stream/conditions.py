@@ -125,7 +125,7 @@ def not_ready(reason: str, message: str) -> Condition:
 
 
 _RETAINED: Final = (RETENTION, "subscribers")
-_BYTES: Final = ("headBytes", "tailBytes", "bytes")
+_BYTES: Final = ("headBytes", "tailBytes", "bytes", "tier2Bytes")
 _ALL: Final = ("epoch", "segments", *_BYTES, LAST_SCALE, *_RETAINED, MEASURED_TIME)
 
 
@@ -137,7 +137,7 @@ def numbers(found: StreamDescription, me: Owner) -> dict[str, Any]:
 
 def measured(spec: StreamSpec, found: StreamDescription, now_ms: int) -> dict[str, Any]:
     """Return the fields of the status that change with each event."""
-    values = (found.head_bytes, found.tail_bytes, found.tail_bytes - found.head_bytes)
+    values = (found.head_bytes, found.tail_bytes, found.tail_bytes - found.head_bytes, found.held_bytes)
     return {**dict(zip(_BYTES, values, strict=True)), **_retained(spec.retention, found, now_ms)}
 
 

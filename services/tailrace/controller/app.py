@@ -21,6 +21,7 @@ from tailrace.controller.jobs.scaling import ScalingJob
 from tailrace.controller.jobs.sweep import SweepJob
 from tailrace.controller.jobs.watermarks import WatermarkJob
 from tailrace.controller.managers.groups import ReaderGroupManager
+from tailrace.controller.managers.held_bytes import HeldBytes
 from tailrace.controller.managers.retention import RetentionManager
 from tailrace.controller.managers.scopes import ScopeManager
 from tailrace.controller.managers.stream_cuts import CutReader
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Clock, Entropy
     from tailrace.controller.jobs.scaling import RateSource
     from tailrace.controller.jobs.sweep import SegmentSource
+    from tailrace.controller.managers.held_bytes import HeldBytesSource
     from tailrace.controller.managers.watermarks import MarkSegmentPort
     from tailrace.controller.metadata.ports import ContainerMap, MetadataStore, SegmentStorePort
 
@@ -73,6 +75,7 @@ class Controller:
 
     ``metadata`` stores all its records, ``segments`` carries segment requests, and ``container_map`` locates containers
     for clients. Without `rates` no stream scales by itself; without `listing` no segment without a record is deleted;
+    without `held` no description says what a stream holds in Tier 2;
     without `mark_segments`, which opens the segment of a mark stream by its name, no watermark is written.
     After `start`, `services` answers calls; listeners (`ControllerServer`, the REST application) call `services`.
     `close` stops the tasks; another controller, or the next `start`, resumes their work.
@@ -89,6 +92,7 @@ class Controller:
         *,
         rates: RateSource | None = None,
         listing: SegmentSource | None = None,
+        held: HeldBytesSource | None = None,
         mark_segments: Callable[[str], MarkSegmentPort] | None = None,
         authorize: Authorize = allow_all,
         account: Account = account_nothing,
@@ -120,6 +124,7 @@ class Controller:
         tables = TableManager(context, entities)
         retention = RetentionManager(context, driver, streams, cuts)
         self._tag_lists = TagLists(context, membership)
+        self._held_bytes = HeldBytes(held)
         core = Core(
             context=context,
             driver=driver,
@@ -130,6 +135,7 @@ class Controller:
             tag_lists=self._tag_lists,
             cuts=cuts,
             retention=retention,
+            held_bytes=self._held_bytes,
             containers=container_map,
             membership=membership,
             endpoints=endpoints,
@@ -312,6 +318,7 @@ class Controller:
         await self.watermarks.close()
         await self.sweep.close()
         await self._tag_lists.close()
+        await self._held_bytes.close()
         await self._entities.close()
         await self._driver.close()
         if self._living is not None and not self._config.sole:

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from tailrace.client.connections.held_bytes import HeldBytesClient
 from tailrace.client.connections.listing import SegmentLister
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.rates import RateClient
@@ -112,6 +113,7 @@ class ControllerPod:
             config,
             rates=rates,
             listing=SegmentLister(pool, options.containers, locate_container),
+            held=HeldBytesClient(pool, options.containers, locate_container),
             mark_segments=mark_segments(pool, segments, entropy),
         )
         self._stack.push_async_callback(self._controller.close)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from tailrace.client.connections.held_bytes import HeldBytesClient
 from tailrace.client.connections.listing import SegmentLister
 from tailrace.client.connections.pool import CONTROL_LANE, ConnectionPool
 from tailrace.client.connections.rates import RateClient
@@ -250,7 +251,16 @@ class Standalone:
         marks = mark_segments(pool, segments, entropy)
         listing = SegmentLister(requests, count, local.__getitem__)
         return Controller(
-            metadata, segments, published, clock, entropy, config, rates=rates, listing=listing, mark_segments=marks
+            metadata,
+            segments,
+            published,
+            clock,
+            entropy,
+            config,
+            rates=rates,
+            listing=listing,
+            held=HeldBytesClient(requests, count, local.__getitem__),
+            mark_segments=marks,
         )
 
     async def _start_controller(self, controller: Controller, stopped: list[int], *, known: bool) -> None:

@@ -54,7 +54,8 @@ Global___DescribeStreamRequest: _TypeAlias = DescribeStreamRequest  # noqa: Y015
 @_typing.final
 class StreamDescription(_message.Message):
     """`incarnation` increases by one each time a stream of the name is created. `state` is active, updating, scaling,
-    truncating, sealing, sealed or deleting. Sizes count all written and all truncated bytes.
+    truncating, sealing, sealed or deleting. Sizes count all written and all truncated bytes. `heldBytes` are the bytes of
+    objects in Tier 2 that it holds, as of the last minutes; absent while they are not known.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -85,6 +86,7 @@ class StreamDescription(_message.Message):
     TAILBYTES_FIELD_NUMBER: _builtins.int
     RETENTION_FIELD_NUMBER: _builtins.int
     LASTSCALE_FIELD_NUMBER: _builtins.int
+    HELDBYTES_FIELD_NUMBER: _builtins.int
     status: Global___StreamDescription.Status.ValueType
     owner: _builtins.str
     incarnation: _builtins.int
@@ -93,6 +95,7 @@ class StreamDescription(_message.Message):
     segments: _builtins.int
     headBytes: _builtins.int
     tailBytes: _builtins.int
+    heldBytes: _builtins.int
     @_builtins.property
     def config(self) -> _controller_pb2.StreamConfig: ...
     @_builtins.property
@@ -113,12 +116,15 @@ class StreamDescription(_message.Message):
         tailBytes: _builtins.int = ...,
         retention: Global___Retention | None = ...,
         lastScale: Global___LastScale | None = ...,
+        heldBytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "lastScale", b"lastScale", "retention", b"retention"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_heldBytes", b"_heldBytes", "config", b"config", "heldBytes", b"heldBytes", "lastScale", b"lastScale", "retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "epoch", b"epoch", "headBytes", b"headBytes", "incarnation", b"incarnation", "lastScale", b"lastScale", "owner", b"owner", "retention", b"retention", "segments", b"segments", "state", b"state", "status", b"status", "tailBytes", b"tailBytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heldBytes", b"_heldBytes", "config", b"config", "epoch", b"epoch", "headBytes", b"headBytes", "heldBytes", b"heldBytes", "incarnation", b"incarnation", "lastScale", b"lastScale", "owner", b"owner", "retention", b"retention", "segments", b"segments", "state", b"state", "status", b"status", "tailBytes", b"tailBytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__heldBytes: _TypeAlias = _typing.Literal["heldBytes"]  # noqa: Y015
+    _WhichOneofArgType__heldBytes: _TypeAlias = _typing.Literal["_heldBytes", b"_heldBytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__heldBytes) -> _WhichOneofReturnType__heldBytes | None: ...
 
 Global___StreamDescription: _TypeAlias = StreamDescription  # noqa: Y015
 

@@ -347,8 +347,11 @@ class SegmentContainer(Protocol):
         """Return the chunks that hold the segment's bytes."""
         ...
 
-    def stream_bytes(self) -> dict[str, StreamBytes]:
-        """Return what each stream retains and really holds in Tier 2, by ``scope/stream``; for the tools."""
+    async def stream_bytes(self, max_age_s: float = 0.0) -> dict[str, StreamBytes]:
+        """Return the bytes of the container's streams, by ``scope/stream``, measured at most so long ago.
+
+        Raises ContainerStoppedError.
+        """
         ...
 
     def measure_rates(self, windows_ms: Sequence[int], after: int) -> tuple[list[MeasuredSegment], bool]:

@@ -356,6 +356,28 @@ class SegmentsListed(Command):
     segments: TextList
 
 
+@dataclass(slots=True)
+class GetStreamBytes(Command):
+    """List what the streams of a container behind ``after`` hold in Tier 2; of Tailrace, not of Pravega."""
+
+    CODE: ClassVar[int] = -1005
+    container_id: I32
+    token: Text
+    request_id: I64
+    after: Text
+
+
+@dataclass(slots=True)
+class StreamBytesListed(Command):
+    """Streams, ``scope/stream``, by name, and what each holds; ``has_more`` when others follow the last one."""
+
+    CODE: ClassVar[int] = -1006
+    request_id: I64
+    has_more: Flag
+    streams: TextList
+    held_bytes: I64List
+
+
 COMMANDS: tuple[type[Command], ...] = (
     ReadSegment,
     SegmentRead,
@@ -388,4 +410,6 @@ COMMANDS: tuple[type[Command], ...] = (
     SegmentRates,
     ListSegments,
     SegmentsListed,
+    GetStreamBytes,
+    StreamBytesListed,
 )

@@ -103,6 +103,11 @@ VECTORS: list[tuple[c.Command, str]] = [
     ),
     (c.ListSegments(2, "", 5, -1), "00000002 0000 0000000000000005 ffffffffffffffff"),
     (c.SegmentsListed(5, True, 7, ["s"]), "0000000000000005 01 0000000000000007 00000001 000173"),
+    (c.GetStreamBytes(2, "", 5, "s"), "00000002 0000 0000000000000005 000173"),
+    (
+        c.StreamBytesListed(5, True, ["s"], [7]),
+        "0000000000000005 01 00000001 000173 00000001 0000000000000007",
+    ),
     (c.GetTableSegmentInfo(5, "s", ""), "0000000000000005 000173 0000"),
     (
         c.TableSegmentInfo(5, "s", 1, 2, 3, 16),
@@ -181,6 +186,7 @@ CODES = {
     "ConditionalBlockEnd": 89, "MergeSegmentsBatch": 90, "SegmentsBatchMerged": 91, "KeepAlive": 100,
     "FlushToStorage": -3, "StorageFlushed": -4, "ListStorageChunks": -5, "StorageChunksListed": -6,
     "GetSegmentRates": -1001, "SegmentRates": -1002, "ListSegments": -1003, "SegmentsListed": -1004,
+    "GetStreamBytes": -1005, "StreamBytesListed": -1006,
 }  # fmt: skip
 
 

@@ -155,12 +155,15 @@ def retention_fields(found: StreamDescription) -> tuple[dict[str, Any], dict[str
     last = found.truncated
     machine = {
         "retained_bytes": found.tail_bytes - found.head_bytes,
+        "held_bytes": found.held_bytes,
         "oldest_ms": found.oldest_ms or None,
         "applied_ms": found.applied_ms or None,
         "last_truncation": None if last is None else last._asdict(),
         "subscribers": [holder._asdict() for holder in found.holders],
     }
     text = {"retained": size_text(found.tail_bytes - found.head_bytes)}
+    if found.held_bytes is not None:
+        text["held in Tier 2"] = size_text(found.held_bytes)
     if found.oldest_ms:
         text["oldest data"] = _time_text(found.oldest_ms)
     if found.applied_ms:

@@ -11,6 +11,7 @@ from tailrace.common.auth import Principal
 if TYPE_CHECKING:
     from tailrace.controller.instances.membership import Membership
     from tailrace.controller.managers.groups import ReaderGroupManager
+    from tailrace.controller.managers.held_bytes import HeldBytes
     from tailrace.controller.managers.retention import RetentionManager
     from tailrace.controller.managers.scopes import ScopeManager
     from tailrace.controller.managers.stream_cuts import CutReader
@@ -48,6 +49,7 @@ class Core:
     tag_lists: TagLists
     cuts: CutReader
     retention: RetentionManager
+    held_bytes: HeldBytes
     containers: ContainerMap
     membership: Membership
     endpoints: list[tuple[str, int]]

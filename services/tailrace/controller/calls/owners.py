@@ -61,6 +61,8 @@ class OwnerService:
         if request.sizes:
             sizes = await self._sizes.sizes(key, root)
             described.headBytes, described.tailBytes = sizes
+            if (held_bytes := self._core.held_bytes.of(key)) is not None:
+                described.heldBytes = held_bytes
             if root.config.retention is not None:
                 described.retention.CopyFrom(await self._retention(key, root, sizes))
         return described

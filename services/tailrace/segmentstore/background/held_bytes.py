@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from tailrace.common.errors import InvalidNameError
@@ -14,27 +15,36 @@ if TYPE_CHECKING:
 
     from tailrace.segmentstore.metadata.state import ContainerState
 
+_SEGMENTS_AT_ONCE = 100  # between two turns of the event loop: a container may have 100,000 references
 
-def held_bytes(state: ContainerState, shared_bytes: Mapping[str, int]) -> dict[str, StreamBytes]:
+
+async def held_bytes(state: ContainerState, shared_bytes: Mapping[str, int]) -> dict[str, StreamBytes]:
     """Return what each stream retains and holds, by ``scope/stream``.
 
     An object is held whole while one reference names it. Its length, dead bytes included, counts for those that do, in
     proportion to their lengths. ``shared_bytes``: lengths of objects with several sections, as far as they are known.
+    What changes meanwhile may be counted as before or as after the change.
     """
     referenced: dict[str, int] = {}
-    for segment in state.segments.values():
+    segments = list(state.segments.values())
+    for number, segment in enumerate(segments):
+        if number % _SEGMENTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
         for ref in segment.chunks:
             length = section_length(segment.name, ref.length)
             referenced[ref.object_key] = referenced.get(ref.object_key, 0) + length
     found: dict[str, StreamBytes] = {}
-    for segment in state.segments.values():
+    for number, segment in enumerate(segments):
+        if number % _SEGMENTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
         own = found.setdefault(stream_of(segment.name), StreamBytes())
         own.segments += 1
         own.retained_bytes += segment.length - segment.start_offset
         for ref in segment.chunks:
-            whole = referenced[ref.object_key]
+            length = section_length(segment.name, ref.length)
+            whole = referenced.get(ref.object_key, length)
             stored = max(shared_bytes.get(ref.object_key, whole), whole)
-            own.held_bytes += round(stored * section_length(segment.name, ref.length) / whole)
+            own.held_bytes += round(stored * length / whole)
     return found
 
 

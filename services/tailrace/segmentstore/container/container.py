@@ -71,6 +71,8 @@ class Container:
         self._ownership = core.ownership
         self._appends = AppendPath(core, attributes)
         self._rates = RateSampler(core.state, lambda: asyncio.get_running_loop().time())
+        self._stream_bytes: asyncio.Task[dict[str, StreamBytes]] | None = None
+        self._stream_bytes_s = 0.0
         self._operations = SegmentOperations(core, attributes, self._rates)
         self._reads = ReadPath(core, self.storage)
         self._lifecycle = Lifecycle(core, attributes, self.background)
@@ -199,9 +201,18 @@ class Container:
         """See `SegmentContainer.read_exact`."""
         return await self._reads.read_exact(segment, offset, length)
 
-    def stream_bytes(self) -> dict[str, StreamBytes]:
+    async def stream_bytes(self, max_age_s: float = 0.0) -> dict[str, StreamBytes]:
         """See `SegmentContainer.stream_bytes`."""
-        return held_bytes(self.state, self.storage.tier2.shared_bytes)
+        self.core.check_running()
+        now_s = asyncio.get_running_loop().time()
+        if self._stream_bytes is None or self._stream_bytes_s + max_age_s <= now_s:
+            self._stream_bytes_s = now_s
+            self._stream_bytes = self.core.spawn_for_caller(held_bytes(self.state, self.storage.tier2.shared_bytes))
+        measured = self._stream_bytes
+        await asyncio.wait([measured])
+        if measured.cancelled():
+            raise self.core.stopped_error()
+        return measured.result()
 
     async def list_chunks(self, segment: str) -> list[ChunkListing]:
         """See `SegmentContainer.list_chunks`."""

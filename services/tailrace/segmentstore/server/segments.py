@@ -6,6 +6,7 @@ docs/protocol/wire.md#replies.
 
 from __future__ import annotations
 
+import heapq
 import uuid
 from typing import TYPE_CHECKING, Final
 
@@ -308,6 +309,15 @@ async def list_segments(call: Call, command: c.ListSegments) -> Command:
     return c.SegmentsListed(command.request_id, has_more, last, [name for _, name in found])
 
 
+async def list_stream_bytes(call: Call, command: c.GetStreamBytes) -> Command:
+    """Return what the container's streams hold in Tier 2 (docs/controller.md#bytes-that-streams-hold)."""
+    measured = await call.container.stream_bytes(limits.STREAM_BYTES_FRESH_S)
+    names = heapq.nsmallest(limits.STREAM_BYTES_PER_REPLY_MAX + 1, (name for name in measured if name > command.after))
+    has_more = len(names) > limits.STREAM_BYTES_PER_REPLY_MAX
+    del names[limits.STREAM_BYTES_PER_REPLY_MAX :]
+    return c.StreamBytesListed(command.request_id, has_more, names, [measured[name].held_bytes for name in names])
+
+
 HANDLERS: Final[dict[type[Command], Handler]] = {
     c.ReadSegment: Handler(read_segment, waits=True),
     c.GetStreamSegmentInfo: Handler(get_info),
@@ -327,4 +337,5 @@ HANDLERS: Final[dict[type[Command], Handler]] = {
     c.ListStorageChunks: Handler(list_chunks),
     c.GetSegmentRates: Handler(measure_rates, segment_field=""),
     c.ListSegments: Handler(list_segments, segment_field=""),
+    c.GetStreamBytes: Handler(list_stream_bytes, segment_field=""),
 }

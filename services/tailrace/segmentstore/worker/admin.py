@@ -5,7 +5,6 @@ See docs/design.md#processes.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -112,13 +111,12 @@ def create_app(worker: Inspectable, server: Served) -> FastAPI:
     ) -> list[dict[str, Any]]:
         found: dict[str, StreamBytes] = {}
         for container in worker.containers():
-            for stream, part in container.stream_bytes().items():
+            for stream, part in (await container.stream_bytes()).items():
                 if stream.startswith(prefix) and stream > after:
                     own = found.setdefault(stream, StreamBytes())
                     own.segments += part.segments
                     own.retained_bytes += part.retained_bytes
                     own.held_bytes += part.held_bytes
-            await asyncio.sleep(0)  # a container may have many references
         return [{"stream": stream, **dataclasses.asdict(found[stream])} for stream in sorted(found)[:limit]]
 
     @app.get("/v1/segments/{segment:path}/chunks")

@@ -242,6 +242,12 @@ def test_without_a_policy_nothing_is_said_of_retention() -> None:
     assert conditions.controller_away(SPEC, "it does not answer") == ()
 
 
+def test_bytes_in_the_object_store_are_said_once_they_are_known() -> None:
+    assert conditions.measured(SPEC, FOUND, NOW_MS)["tier2Bytes"] is None
+    assert conditions.measured(SPEC, FOUND._replace(held_bytes=0), NOW_MS)["tier2Bytes"] == 0
+    assert conditions.measured(SPEC, FOUND._replace(held_bytes=7_000), NOW_MS)["tier2Bytes"] == 7000
+
+
 def test_what_has_not_happened_yet_is_left_out() -> None:
     spec = dataclasses.replace(SPEC, retention=RetentionSpec("Size", 100))
     assert conditions.measured(spec, FOUND, NOW_MS)["retention"] == {"retainedBytes": 0}
@@ -286,6 +292,7 @@ def test_numbers_of_a_refused_stream_are_taken_back() -> None:
         "headBytes",
         "tailBytes",
         "bytes",
+        "tier2Bytes",
         "lastScale",
         "retention",
         "subscribers",

@@ -319,7 +319,7 @@ async def test_what_streams_hold_adds_up_to_the_objects_in_the_store(world: Worl
     contents = await filled(container, 20, 40 * KIB)
     for name in list(contents)[:15]:
         await container.truncate(name, len(contents[name]))
-    found = container.stream_bytes()
+    found = await container.stream_bytes()
     assert list(found) == ["scope/stream"]
     assert found["scope/stream"].segments == 20
     assert found["scope/stream"].retained_bytes == 5 * 40 * KIB
@@ -327,7 +327,7 @@ async def test_what_streams_hold_adds_up_to_the_objects_in_the_store(world: Worl
     assert abs(found["scope/stream"].held_bytes - chunks) < 20
     await container.create_segment("scope/other/0.#epoch.0")
     await container.append("scope/other/0.#epoch.0", [bytes(100)])
-    assert (container.stream_bytes()["scope/other"].retained_bytes, chunks) == (100, chunks)
+    assert ((await container.stream_bytes())["scope/other"].retained_bytes, chunks) == (100, chunks)
 
 
 @pytest.mark.usefixtures("quick")

@@ -346,6 +346,21 @@ async def test_list_of_segments(model: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert isinstance(await client.call(c.ListSegments(9, "", 8, -1)), c.WrongHost)
 
 
+async def test_what_streams_hold_in_pages(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = await model.connect()
+    names = [f"scope/{stream}/{number}.#epoch.0" for stream in "bac" for number in range(2)]
+    for rid, name in enumerate(names):
+        assert await client.call(c.CreateSegment(rid, name, 0, 0, "", 0)) == c.SegmentCreated(rid, name)
+    model.registry.container.segments[names[0]].data += b"12345"
+    model.registry.container.segments[names[1]].data += b"123"
+    monkeypatch.setattr(limits, "STREAM_BYTES_PER_REPLY_MAX", 2)
+    first = await client.call(c.GetStreamBytes(0, "", 5, ""))
+    assert first == c.StreamBytesListed(5, True, ["scope/a", "scope/b"], [0, 8])
+    assert await client.call(c.GetStreamBytes(0, "", 6, "scope/b")) == c.StreamBytesListed(6, False, ["scope/c"], [0])
+    assert await client.call(c.GetStreamBytes(0, "", 7, "scope/c")) == c.StreamBytesListed(7, False, [], [])
+    assert isinstance(await client.call(c.GetStreamBytes(9, "", 8, "")), c.WrongHost)
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
