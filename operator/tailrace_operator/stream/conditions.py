@@ -125,8 +125,9 @@ def not_ready(reason: str, message: str) -> Condition:
 
 
 _RETAINED: Final = (RETENTION, "subscribers")
-_BYTES: Final = ("headBytes", "tailBytes", "bytes", "tier2Bytes")
-_ALL: Final = ("epoch", "segments", *_BYTES, LAST_SCALE, *_RETAINED, MEASURED_TIME)
+_BYTES: Final = ("headBytes", "tailBytes", "bytes")
+_HELD: Final = "tier2Bytes"
+_ALL: Final = ("epoch", "segments", *_BYTES, _HELD, LAST_SCALE, *_RETAINED, MEASURED_TIME)
 
 
 def numbers(found: StreamDescription, me: Owner) -> dict[str, Any]:
@@ -137,8 +138,10 @@ def numbers(found: StreamDescription, me: Owner) -> dict[str, Any]:
 
 def measured(spec: StreamSpec, found: StreamDescription, now_ms: int) -> dict[str, Any]:
     """Return the fields of the status that change with each event."""
-    values = (found.head_bytes, found.tail_bytes, found.tail_bytes - found.head_bytes, found.held_bytes)
-    return {**dict(zip(_BYTES, values, strict=True)), **_retained(spec.retention, found, now_ms)}
+    values = (found.head_bytes, found.tail_bytes, found.tail_bytes - found.head_bytes)
+    # A controller that has just started does not know it yet: what another one said stays.
+    held = {} if found.held_bytes is None else {_HELD: found.held_bytes}
+    return {**dict(zip(_BYTES, values, strict=True)), **held, **_retained(spec.retention, found, now_ms)}
 
 
 def scaled_since(status: Mapping[str, Any], outcome: Outcome) -> Notice | None:

@@ -86,15 +86,16 @@ class AttributeWriter:
         return due[: limits.FLUSH_INDEXES_PER_PASS_MAX]
 
     async def _flush(self, segments: Sequence[Segment]) -> None:
-        """Flush all of them, then raise the first error.
+        """Flush all of them, then raise an error: one that a retry does not mend comes first.
 
         None is cancelled because another one failed: a flush that ended between the staging and the commit of its root
         would be followed by one that writes the same range of the index again.
         """
         outcomes = await asyncio.gather(*map(self._flush_segment, segments), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        errors.sort(key=lambda error: isinstance(error, UnavailableError))
+        if errors:
+            raise errors[0]
 
     async def _flush_segment(self, segment: Segment) -> None:
         ports = self._ports

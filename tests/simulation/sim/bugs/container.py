@@ -6,6 +6,7 @@ import pytest
 
 from sim.bugs.registry import bug
 from sim.workloads.container import ContainerWorkload
+from sim.workloads.pressure import PressureWorkload
 from sim.workloads.segment_model import SoleClient
 from sim.workloads.streams import SharedStream
 from tailrace.common import limits
@@ -15,10 +16,13 @@ from tailrace.segmentstore.background import storage_writer
 from tailrace.segmentstore.background.attribute_writer import AttributeWriter
 from tailrace.segmentstore.container.checkpointer import Checkpointer
 from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.container.operation_processor import Frame, OperationProcessor
 from tailrace.segmentstore.container.recovery import Recovery
 from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.dirty_attributes import DirtyAttributes
 from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.metadata.state import ContainerState
+from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 
 
 def _sharing(seed: int) -> ContainerWorkload:
@@ -188,3 +192,64 @@ def _damaged_index_taken_for_empty(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(AttributeStore, "_look_up", found)
     patch.setattr(AttributeStore, "_iterate_once", listed)
+
+
+# -- memory of what Tier 2 lacks
+
+
+@bug(
+    "records-of-a-deleted-segment-stay-counted",
+    ContainerWorkload,
+    checker="checks/memory.py",
+    words="bytes of attributes are counted, there are",
+)
+def _records_of_a_deleted_segment_stay_counted(patch: pytest.MonkeyPatch) -> None:
+    """A segment that is deleted or merged leaves its dirty attributes in the room of its worker.
+
+    Breaks: operations wait for room only while Tier 2 lacks what fills it.
+    """
+
+    def stay(self: DirtyAttributes) -> None:
+        self._counted = False
+
+    def remove(self: ContainerState, segment: Segment) -> None:
+        with pytest.MonkeyPatch.context() as once:
+            once.setattr(DirtyAttributes, "leave_room", stay)
+            whole(self, segment)
+
+    whole = ContainerState._remove
+    patch.setattr(ContainerState, "_remove", remove)
+
+
+@bug(
+    "nothing-wakes-who-waits-for-records",
+    ContainerWorkload,
+    checker="workloads/container.py",
+    words="no progress though nothing fails any more",
+)
+def _nothing_wakes_who_waits_for_records(patch: pytest.MonkeyPatch) -> None:
+    """A flush makes room for records, and the operations that wait for it are not woken.
+
+    Breaks: an operation that waits for room goes on once there is some.
+    """
+    patch.setattr(UntieredRoom, "_wake", lambda _: None)
+
+
+@bug(
+    "frame-buffer-reused-too-early",
+    PressureWorkload,
+    checker="workloads/container.py",
+    words="differ from those that were written",
+)
+def _frame_buffer_reused_too_early(patch: pytest.MonkeyPatch) -> None:
+    """The buffer of a durable frame is reused although an append that ends in a later frame still reads it.
+
+    Breaks: an acknowledged event is never changed.
+    """
+
+    def recycle(self: OperationProcessor, frame: Frame) -> None:
+        frame.waiting = 0
+        whole(self, frame)
+
+    whole = OperationProcessor._recycle
+    patch.setattr(OperationProcessor, "_recycle", recycle)

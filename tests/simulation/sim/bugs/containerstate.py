@@ -247,7 +247,10 @@ def _attributes_evicted_before_root_committed(patch: pytest.MonkeyPatch) -> None
     """
 
     async def flush(self: AttributeWriter, segment: Segment) -> None:
-        update = await self._attributes.build_update(segment)
+        try:
+            update = await self._attributes.build_update(segment)
+        except CorruptionError:
+            return
         if update is not None:
             segment.dirty.settle_items(update.items)
             AttributeStore.evict(segment)

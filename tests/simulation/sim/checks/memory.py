@@ -13,6 +13,7 @@ from tailrace.kernel import BLOCK_BYTES, blocks_needed
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata.state import ContainerState
+from tailrace.segmentstore.metadata.untiered_room import APPEND_BYTES, ATTRIBUTE_BYTES
 from tailrace.segmentstore.tables.cache import EntryCache
 
 OWN_OPERATIONS_MAX_BYTES = 2 * limits.MIB
@@ -65,6 +66,22 @@ def check_container(container: Container, largest_append_bytes: int, page_cache_
     require(pages <= page_cache_bytes, f"{pages} bytes of index pages, the bound is {page_cache_bytes}")
 
 
+def check_untiered(container: Container) -> None:
+    """What is counted of appends and attributes that Tier 2 lacks is what there is, and no room is owed.
+
+    The container shares its room with no other. One that was closed counts no more.
+    """
+    if container.core.stop_cause is not None:
+        return
+    room, segments = container.core.ports.untiered, container.state.segments.values()
+    appends = sum(len(segment.pending) for segment in segments) * APPEND_BYTES
+    require(room.append_bytes == appends, f"{room.append_bytes} bytes of appends are counted, there are {appends}")
+    counted = sum(len(segment.dirty) for segment in segments if segment.dirty._counted) * ATTRIBUTE_BYTES
+    require(
+        room.attribute_bytes == counted, f"{room.attribute_bytes} bytes of attributes are counted, there are {counted}"
+    )
+
+
 def check_entries(entries: EntryCache, allowed_bytes: int) -> None:
     """Hot entries of tables: what is counted is what is there, and within the bound."""
     there = sum(record.length + limits.TABLE_ENTRY_CACHE_OVERHEAD_BYTES for record in entries._records.values())
@@ -78,6 +95,8 @@ def check_idle(container: Container) -> None:
     cache = manager.cache
     require(pipeline.staged_bytes == 0, f"{pipeline.staged_bytes} bytes stay staged though nothing is under way")
     require(pipeline.unwritten_bytes == 0, f"{pipeline.unwritten_bytes} bytes stay unwritten")
+    arenas = container.core.ports.arenas.used_bytes
+    require(arenas == 0, f"{arenas} bytes of buffers stay in use though nothing is under way")
     require(cache.reserved_blocks == 0, f"{cache.reserved_blocks} blocks stay reserved though nothing is under way")
     require(not manager.staged, f"tails of {len(manager.staged)} segments stay staged though nothing is under way")
     require(cache.pinned_blocks == 0, f"{cache.pinned_blocks} blocks stay pinned though no client reads")
@@ -89,8 +108,11 @@ def check_idle(container: Container) -> None:
         require(not segment.waiters, f"{segment.name}: readers still wait")
 
 
-def check_returned(manager: CacheManager) -> None:
-    """All containers are closed: the cache is empty."""
+def check_returned(container: Container) -> None:
+    """The container is closed, and shared what it used with no other: all of it is free."""
+    room, arenas, manager = container.core.ports.untiered, container.core.ports.arenas, container.core.cache
+    require(room.used_bytes == 0, f"a closed container leaves {room.used_bytes} bytes of records counted")
+    require(arenas.used_bytes == 0, f"a closed container leaves {arenas.used_bytes} bytes of buffers in use")
     require(not manager.staged, f"a closed container leaves the staged tails of {len(manager.staged)} segments")
     figures = manager.cache.snapshot()
     left = (figures.entries, figures.reserved_blocks, figures.pinned_blocks, figures.total_blocks - figures.free_blocks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from sim.checks.fencing import Fencing
-from sim.checks.memory import check_cache, check_container, check_idle, check_returned
+from sim.checks.memory import check_cache, check_container, check_idle, check_returned, check_untiered
 from sim.checks.monotonic import Monotonic
 from sim.loop import SimLoop
 from tailrace.common import limits
@@ -56,6 +56,7 @@ class ContainerWatch:
         self._monotonic.look(owner.state)
         check_cache(owner.core.cache, [owner.state], self._cache_bytes)
         check_container(owner, LARGEST_APPEND_BYTES, attribute_store._PAGES_MAX_BYTES)
+        check_untiered(owner)
 
     async def idle(self) -> None:
         """Without requests the owner's own work ends, and nothing stays reserved.
@@ -75,5 +76,5 @@ class ContainerWatch:
     def closed(self) -> None:
         """The owner was closed."""
         if self._owner is not None:
-            check_returned(self._owner.core.cache)
+            check_returned(self._owner)
         self._owner = None

@@ -29,7 +29,9 @@ from tailrace.log.port import DurableLog
 from tailrace.segmentstore.background import storage_writer
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.container import operation_processor
+from tailrace.segmentstore.container.arena_pool import ArenaPool
 from tailrace.segmentstore.container.container import Container, ContainerPorts
+from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 from tailrace.storage.port import ObjectStore
 
 CONTAINER = 2
@@ -78,6 +80,9 @@ class ContainerWorkload:
             (operation_processor, "_ARENA_BYTES"): rng.choice([4_096, 65_536, 1024 * 1024]),
         }
         self.knobs |= tidy_knobs(seed)
+        scarce = random.Random(f"{seed}-scarce")
+        self.untiered_max_bytes = scarce.choice([3_000, 30_000, limits.UNTIERED_RECORDS_MAX_BYTES])
+        self.arenas_max_bytes = scarce.choice([0, 100_000, limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES])
 
     @property
     def steps(self) -> int:
@@ -165,6 +170,8 @@ class ContainerWorkload:
             clock=self.world.clock(),
             entropy=entropy,
             cluster_id=CLUSTER_ID,
+            untiered=UntieredRoom(self.untiered_max_bytes),
+            arenas=ArenaPool(self.arenas_max_bytes),
         )
         return Container(CONTAINER, epoch, ports)
 
