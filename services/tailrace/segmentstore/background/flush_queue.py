@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from tailrace.segmentstore.metadata.segment import Segment
 
+_ATTRIBUTE_TICKS = 4  # a look goes through all segments with attributes to flush, and few of them become due by age
+
 
 class FlushQueue:
     """Collects segments with un-tiered bytes or dirty attributes.
@@ -33,7 +35,7 @@ class FlushQueue:
         if segment.dirty:
             if segment.attributes_deadline == math.inf:
                 segment.attributes_deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
-            if len(segment.dirty) >= _many_attributes(segment):
+            if len(segment.dirty) >= _many_attributes(segment) and segment.damage is None:
                 self._attributes_wake.set()
         if segment.flush_deadline == math.inf:
             segment.flush_deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
@@ -126,11 +128,11 @@ class FlushQueue:
 
     async def wait(self) -> None:
         """Wait for a signal that bytes are to be flushed, at most ``limits.FLUSH_TICK_S``."""
-        await _wait(self._wake)
+        await _wait(self._wake, limits.FLUSH_TICK_S)
 
     async def wait_attributes(self) -> None:
-        """Wait for a signal that attributes are to be flushed, at most ``limits.FLUSH_TICK_S``."""
-        await _wait(self._attributes_wake)
+        """Wait for a signal that attributes are to be flushed, at most a few times ``limits.FLUSH_TICK_S``."""
+        await _wait(self._attributes_wake, _ATTRIBUTE_TICKS * limits.FLUSH_TICK_S)
 
 
 def _many_attributes(segment: Segment) -> int:
@@ -139,10 +141,10 @@ def _many_attributes(segment: Segment) -> int:
     return max(limits.FLUSH_ATTRIBUTES_THRESHOLD, worth_it)
 
 
-async def _wait(event: asyncio.Event) -> None:
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
     event.clear()
     try:
-        async with asyncio.timeout(limits.FLUSH_TICK_S):
+        async with asyncio.timeout(timeout_s):
             await event.wait()
     except TimeoutError:
         return

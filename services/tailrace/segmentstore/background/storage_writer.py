@@ -160,8 +160,9 @@ class StorageWriter:
     async def _upload(self, job: _Job) -> list[tuple[int, ChunkRef]]:
         """Write one object with the runs of a job, or several with one long append; return the references to commit."""
         async with self._ports.upload_slots:
-            if job[0][1].length_bytes > limits.FLUSH_OBJECT_MAX_BYTES:
-                return await self._write_long(*job[0])
+            first, run = job[0]
+            if len(job) == len(run) == 1 and run.length_bytes > limits.FLUSH_OBJECT_MAX_BYTES:
+                return await self._write_long(first, run)
             sections = []
             for segment, run in job:
                 try:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _ARENA_BYTES = limits.LOG_FRAME_MAX_BYTES
+_ARENAS_FREE = 3  # buffers that any container may use: one that is written, one that waits, one that is filled
 _NO_ARENA = memoryview(b"")
 
 
@@ -169,8 +170,14 @@ class OperationProcessor:
         return self.unwritten_bytes + body_bytes + fragments * operation_log.RECORD.size, len(self._queued) + fragments
 
     def has_room(self) -> bool:
-        """Return whether another operation may be staged; the bound is on the frames' buffers, also half empty ones."""
-        return self._arenas_used * self._frame_max < limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES
+        """Return whether another operation may be staged.
+
+        The bound is on their bytes, and on the buffers of their frames, which may be half empty.
+        """
+        bound = limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES
+        return self.staged_bytes < bound and (
+            self._arenas_used <= _ARENAS_FREE or self._arenas_used * self._frame_max < bound
+        )
 
     def room(self) -> asyncio.Future[None]:
         """Return a future that is done when `has_room` may have become true."""
