@@ -56,6 +56,7 @@ def test_creating_listing_and_looking_at_streams(cli, scope: str) -> None:
         "target_rate": 100,
         "scale_factor": 3,
     }
+    assert rated["retention"].pop("held_bytes") in {None, 0}, "a controller knows it soon after its start"
     assert rated["retention"] == {
         "type": "time",
         "min": 86_400_000,
@@ -134,6 +135,8 @@ def test_updating(cli, scope: str) -> None:
     )
     changed = info()
     assert changed["retention"].pop("oldest_ms") > 0
+    held_bytes = changed["retention"].pop("held_bytes")  # a flush and a question may come in between
+    assert held_bytes is None or 0 <= held_bytes < 1000
     assert "applied_ms" in changed["retention"]
     del changed["retention"]["applied_ms"]  # the policy is applied soon after the update, or was by now
     assert changed["retention"] == {
