@@ -82,7 +82,7 @@ def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, 
     for name, field in schema["properties"].items():
         yield f"{path}.{name}", field, name in schema.get("required", ())
         inner = field.get("items", field)
-        if inner.get("type") == "object":
+        if "properties" in inner:
             yield from _fields(inner, f"{path}.{name}" + ("[]" if "items" in field else ""))
 
 
@@ -115,6 +115,8 @@ def _type(field: dict[str, Any]) -> str:
     if kind == "integer":
         low, high = field.get("minimum"), field.get("maximum")
         return "number" if low is None else f"number, {low} to {high}" if high is not None else f"number from {low}"
+    if "additionalProperties" in field:
+        return f"object of at most {field['maxProperties']} fields"
     if kind == "array":
         return f"list of at most {field['maxItems']}"
     if kind == "string" and "date-time" not in field.get("format", ""):

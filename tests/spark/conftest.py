@@ -38,7 +38,7 @@ DAILY = (
     ("spark/test_spark_bench.py",),
     ("spark/test_spark_audit.py::test_the_command",),
     ("spark/test_spark_jobs.py::test_the_command",),
-    ("spark/test_spark_examples.py",),
+    ("spark/test_spark_examples.py", "spark/test_spark_application.py"),
 )
 """Tests of commands with a JVM of their own: CI runs some of these groups each day, all other runs all of them."""
 DAILY_COUNT = 2

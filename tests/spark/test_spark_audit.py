@@ -6,6 +6,7 @@ See docs/spark-audit.md.
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import os
 import random
@@ -365,7 +366,7 @@ def test_the_command_ends_with_1_for_findings_and_writes_a_page(
 
 def test_the_command_finds_nothing_wrong_with_a_running_server(tmp_path: Path) -> None:
     """It has written objects that no snapshot names yet."""
-    data = tmp_path / "data"
+    data, began = tmp_path / "data", datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     data.mkdir()
     process = ServerProcess(data, ports=EPHEMERAL, ready_within_s=READY_WITHIN_S, options=("--containers", "2"))
     with asyncio.Runner() as runner:
@@ -375,10 +376,14 @@ def test_the_command_finds_nothing_wrong_with_a_running_server(tmp_path: Path) -
                 client.streams.create_scope("audit")
                 client.streams.create_stream("audit/live", StreamConfig(ScalingPolicy.fixed(2)))
                 write(client, "audit/live", 2000)
-                done = command(str(data / "tier2"), str(tmp_path / "out"), "--json", "--no-page")
+                done = command(str(data / "tier2"), str(tmp_path / "out"), "--json", "--no-page", "--dated")
         finally:
             runner.run(process.stop())
     assert done.returncode == 0, done.stdout + done.stderr
     shown = json.loads(done.stdout)
     assert (shown["healthy"], shown["finding_count"], len(shown["containers"])) == (True, 0, 2)
-    assert not (tmp_path / "out/page.html").exists()
+    (report,) = (tmp_path / "out").iterdir()
+    assert shown["report"] == str(report)
+    named = datetime.datetime.strptime(f"{report.name}+0000", "%Y-%m-%dT%H%M%SZ%z")
+    assert began <= named <= datetime.datetime.now(datetime.UTC)
+    assert [found.name for found in report.iterdir()] == ["report"]

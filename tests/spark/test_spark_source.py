@@ -100,6 +100,10 @@ def test_a_table_has_each_event_once_with_its_place(
     assert only.load().count() == 2000
 
 
+def test_a_table_of_an_empty_stream_has_no_rows(spark: SparkSession, server: Endpoints, stream: str) -> None:
+    assert table(spark, server, stream).collect() == []
+
+
 def test_a_table_between_two_cuts_and_over_a_scale(
     spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str
 ) -> None:
@@ -236,7 +240,7 @@ def test_json_is_decoded_and_what_is_no_json_is_kept_or_named(
     [
         ({"stream": "none/such"}, "stream none/such does not exist"),
         ({"stram": "x"}, "there is no option stram"),
-        ({"start": "yesterday"}, "neither head, tail nor a stream cut"),
+        ({"start": "yesterday"}, "neither head, tail, a time nor a stream cut"),
         ({"start": "tail"}, "has no events"),
         ({"maxBytesPerTrigger": "10"}, "is an option of streaming queries"),
         ({"valueFormat": "avro"}, "none of binary, json"),

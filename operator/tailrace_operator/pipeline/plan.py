@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace_operator.cluster.names import controller_uri
+from tailrace_operator.pipeline import names
 from tailrace_operator.schema.pipeline_spec import ObjectStoreSpec
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ class Plan:
     def controller(self) -> str:
         """Return the URI of the cluster's controllers."""
         return controller_uri(self.spec.cluster, self.namespace)
+
+    @property
+    def service_account(self) -> str:
+        """Return the service account of driver and executors."""
+        return self.spec.service_account or names.of(self.name)
 
     @property
     def used_image(self) -> str:

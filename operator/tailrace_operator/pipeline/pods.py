@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace_operator.cluster import pods as parts
 from tailrace_operator.pipeline import names, settings
+from tailrace_operator.pipeline.arguments import driver_arguments
 
 if TYPE_CHECKING:
     from tailrace_operator.pipeline.plan import Plan
@@ -13,21 +14,17 @@ if TYPE_CHECKING:
 _GRACE_S: Final = 30
 _SCRATCH: Final = {"name": "tmp", "emptyDir": {"sizeLimit": "8Gi"}}
 _SCRATCH_MOUNT: Final = {"name": "tmp", "mountPath": "/tmp"}
-_OF_SESSION: Final = {"spark.ui.enabled": "true", "spark.log.level": "WARN"}
-"""Where the driver does all work, jobs would turn both off."""
 CONTAINER: Final = "driver"
 
 
 def driver_pod(plan: Plan, restart_policy: str) -> dict[str, Any]:
     """Return the specification of the driver's pod."""
     driver, credentials = plan.spec.driver, parts.credentials(plan.store.credentials_secret)
-    of_spark = [f"--conf={name}={value}" for name, value in _OF_SESSION.items()]
-    arguments = [_literal(text) for text in (*plan.spec.arguments, f"--master={settings.master(plan)}", *of_spark)]
     container = {
         "name": CONTAINER,
         "image": plan.used_image,
         "imagePullPolicy": plan.pull_policy,
-        "args": ["driver", *arguments],
+        "args": driver_arguments(plan),
         "env": [*parts.downward(POD_IP="status.podIP"), *_variables(plan), *credentials],
         "ports": [
             {"name": "status", "containerPort": names.STATUS_PORT, "protocol": "TCP"},
@@ -39,8 +36,8 @@ def driver_pod(plan: Plan, restart_policy: str) -> dict[str, Any]:
         "volumeMounts": [_SCRATCH_MOUNT, {"name": "settings", "mountPath": settings.FOLDER, "readOnly": True}],
     }
     return {
-        **_security(plan),
-        "automountServiceAccountToken": plan.spec.executors.instances > 0,
+        **_common(plan),
+        "automountServiceAccountToken": plan.spec.executors.instances > 0 or plan.spec.service_account is not None,
         "restartPolicy": restart_policy,
         "terminationGracePeriodSeconds": _GRACE_S,
         "containers": [container],
@@ -60,7 +57,7 @@ def executor_template(plan: Plan) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": {"labels": names.labels(plan.name)},
         "spec": {
-            **_security(plan),
+            **_common(plan),
             "automountServiceAccountToken": False,
             "containers": [container],
             "volumes": [_SCRATCH],
@@ -77,11 +74,12 @@ def _variables(plan: Plan) -> list[dict[str, Any]]:
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
-def _security(plan: Plan) -> dict[str, Any]:
-    account = names.of(plan.name)
-    return {"serviceAccountName": account, "enableServiceLinks": False, "securityContext": parts.pod_security()}
-
-
-def _literal(text: str) -> str:
-    """Return an argument so that Kubernetes replaces no ``$(NAME)`` in it."""
-    return text.replace("$(", "$$(")
+def _common(plan: Plan) -> dict[str, Any]:
+    placement = plan.spec.placement
+    return {
+        "serviceAccountName": plan.service_account,
+        "enableServiceLinks": False,
+        "securityContext": parts.pod_security(),
+        **({"nodeSelector": dict(placement.node_selector)} if placement.node_selector else {}),
+        **({"tolerations": [dict(one) for one in placement.tolerations]} if placement.tolerations else {}),
+    }

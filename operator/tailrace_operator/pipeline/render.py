@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 WORKLOADS: Final = (JOBS, CRON_JOBS, STATEFUL_SETS)
 RUN_ANNOTATION: Final = "tailrace.io/run"
 """On a Pipeline: a new value begins a new run. On its workload and pods: what they were made of."""
-USAGE_CODE: Final = 2
-"""Exit code of the driver for options that it does not know: no restart mends them."""
+FINAL_CODES: Final = (2, 3)
+"""Exit codes of a driver that no restart mends: it does not know an option (2), an audit has findings (3)."""
 _START_LATE_S: Final = 600
 _EXECUTORS: Final = {
     "apiGroups": [""],
@@ -45,15 +45,16 @@ _EXECUTORS: Final = {
 def children(plan: Plan) -> tuple[Child, ...]:
     """Return all children in the order in which they are applied: what the driver needs comes before it."""
     name = names.of(plan.name)
-    subject = {"kind": SERVICE_ACCOUNTS.kind, "name": name, "namespace": plan.namespace}
+    subject = {"kind": SERVICE_ACCOUNTS.kind, "name": plan.service_account, "namespace": plan.namespace}
     role = {"apiGroup": ROLES.group, "kind": ROLES.kind, "name": name}
     rules = [_EXECUTORS] if plan.spec.executors.instances else []
     data = {
         settings.SETTINGS_FILE: settings.text(plan),
         settings.EXECUTOR_FILE: json.dumps(pods.executor_template(plan)),
     }
+    account = _child(plan, SERVICE_ACCOUNTS, {"automountServiceAccountToken": False})
     return (
-        _child(plan, SERVICE_ACCOUNTS, {"automountServiceAccountToken": False}),
+        *([account] if plan.spec.service_account is None else []),
         _child(plan, ROLES, {"rules": rules}),
         _child(plan, ROLE_BINDINGS, {"roleRef": role, "subjects": [subject]}),
         _child(plan, CONFIG_MAPS, {"data": data}),
@@ -68,7 +69,7 @@ def digest_of(plan: Plan) -> str:
 
 def workload_kind(plan: Plan) -> Kind:
     """Return the kind of object that runs the driver."""
-    if plan.spec.every_s is not None:
+    if plan.spec.is_endless:
         return STATEFUL_SETS
     return JOBS if plan.spec.schedule is None else CRON_JOBS
 
@@ -98,7 +99,7 @@ def _workload(plan: Plan, data: Mapping[str, str]) -> Child:
 
 
 def _job(plan: Plan, template: dict[str, Any]) -> dict[str, Any]:
-    usage = {"containerName": pods.CONTAINER, "operator": "In", "values": [USAGE_CODE]}
+    usage = {"containerName": pods.CONTAINER, "operator": "In", "values": list(FINAL_CODES)}
     return {
         "parallelism": 1,
         "completions": 1,

@@ -31,8 +31,13 @@ def master(plan: Plan) -> str:
 
 def settings(plan: Plan) -> dict[str, str]:
     """Return the settings; those of the specification win, but for the ones that tie the job to its pods."""
-    given = dict(item.split("=", 1) for item in plan.spec.spark_conf)
-    return {**_defaults(plan), **given, **_of_pods(plan)}
+    return {**_defaults(plan), **given(plan), **_of_pods(plan)}
+
+
+def given(plan: Plan) -> dict[str, str]:
+    """Return the settings of the specification, without those that tie the job to its pods."""
+    found = dict(item.split("=", 1) for item in plan.spec.spark_conf)
+    return {name: value for name, value in found.items() if name not in _of_pods(plan)}
 
 
 def text(plan: Plan) -> str:
@@ -87,7 +92,7 @@ def _of_pods(plan: Plan) -> dict[str, str]:
         "spark.kubernetes.namespace": plan.namespace,
         "spark.kubernetes.container.image": plan.used_image,
         "spark.kubernetes.container.image.pullPolicy": plan.pull_policy,
-        "spark.kubernetes.authenticate.serviceAccountName": names.of(plan.name),
+        "spark.kubernetes.authenticate.serviceAccountName": plan.service_account,
         "spark.kubernetes.executor.podTemplateFile": f"{FOLDER}/{EXECUTOR_FILE}",
         "spark.kubernetes.executor.disableConfigMap": "true",
         "spark.kubernetes.executor.secretKeyRef.AWS_ACCESS_KEY_ID": f"{secret}:{ACCESS_KEY}",

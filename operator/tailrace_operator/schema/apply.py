@@ -42,6 +42,8 @@ def applied(schema: dict[str, Any], value: Any, path: str) -> Any:
 def _object(schema: dict[str, Any], value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidSpecError(path, f"{_shown(value)} is not an object")
+    if "additionalProperties" in schema:
+        return _map(schema, value, path)
     found = {}
     for name, field in schema["properties"].items():
         given = value.get(name)
@@ -54,6 +56,13 @@ def _object(schema: dict[str, Any], value: Any, path: str) -> dict[str, Any]:
     return found
 
 
+def _map(schema: dict[str, Any], value: dict[str, Any], path: str) -> dict[str, Any]:
+    given = {name: item for name, item in value.items() if item is not None}
+    if len(given) > schema["maxProperties"]:
+        raise InvalidSpecError(path, f"{len(given)} fields, at most {schema['maxProperties']} are allowed")
+    return {name: applied(schema["additionalProperties"], item, f"{path}.{name}") for name, item in given.items()}
+
+
 def _array(schema: dict[str, Any], value: Any, path: str) -> list[Any]:
     if not isinstance(value, list):
         raise InvalidSpecError(path, f"{_shown(value)} is not a list")
@@ -62,6 +71,8 @@ def _array(schema: dict[str, Any], value: Any, path: str) -> list[Any]:
     if len(value) < schema.get("minItems", 0):
         raise InvalidSpecError(path, f"{len(value)} items, at least {schema['minItems']} are required")
     found = [applied(schema["items"], item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if schema["x-kubernetes-list-type"] == "atomic":
+        return found
     keys = schema.get("x-kubernetes-list-map-keys")
     seen = set()
     for index, item in enumerate(found):

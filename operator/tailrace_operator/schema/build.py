@@ -144,6 +144,22 @@ def string_set(
     return _completed(schema, None, rules)
 
 
+def plain_list(description: str, item: Schema, *, max_items: int) -> Schema:
+    """Return the schema of a list whose order counts, and that may have an item twice."""
+    return {
+        "type": "array",
+        "description": description,
+        "items": item,
+        "maxItems": max_items,
+        "x-kubernetes-list-type": "atomic",
+    }
+
+
+def string_map(description: str, item: Schema, *, max_items: int) -> Schema:
+    """Return the schema of an object whose fields have any names."""
+    return {"type": "object", "description": description, "additionalProperties": item, "maxProperties": max_items}
+
+
 def keyed_list(description: str, key: str, item: Schema, *, max_items: int) -> Schema:
     """Return the schema of a list of objects with a key field."""
     return {

@@ -87,16 +87,31 @@ LAG_SECONDS_MAX: Final = INT32_MAX
 
 # -- Pipeline -------------------------------------------------------------------------------------------------------
 PIPELINE_NAME_MAX_LENGTH: Final = 40  # leaves room for suffixes of Jobs, pods and executors
-JOBS: Final = ("archive", "aggregate", "replay", "backfill")
+JOBS: Final = ("archive", "aggregate", "replay", "backfill", "audit")
+JOBS_OF_STREAMS: Final = ("archive", "aggregate", "replay", "backfill")
+JOBS_WITH_OUTPUT: Final = ("archive", "aggregate", "audit")
+JOBS_WITH_CHECKPOINT: Final = ("replay", "backfill")
 CONTINUOUS_JOBS: Final = ("archive", "aggregate")
 URL: Final = r"^s3a://[a-z0-9][a-z0-9.-]*[a-z0-9](/[A-Za-z0-9][A-Za-z0-9._=-]*)+/?$"
 URL_PATTERN: Final = r"^s3a://[a-z0-9][a-z0-9.-]*[a-z0-9](/[A-Za-z0-9*][A-Za-z0-9._=*-]*)+/?$"
 URL_MAX_LENGTH: Final = 512
 QUALIFIED_STREAM: Final = f"^{USER_NAME_PATTERN}/{USER_NAME_PATTERN}$"
-JOB_OPTION: Final = r"^[a-z][a-z0-9-]*=[^\r\n]*$"
+JOB_OPTION: Final = r"^[a-z][a-z0-9-]*(=[^\r\n]*)?$"
 JOB_OPTION_MAX_LENGTH: Final = 8192
 JOB_OPTIONS_MAX: Final = 64
-OPTIONS_OF_OPERATOR: Final = ("master", "conf", "controller", "json", "every", "checkpoint")
+OPTIONS_OF_OPERATOR: Final = ("master", "conf", "controller", "json", "every", "checkpoint", "s3-endpoint", "dated")
+PROGRAM: Final = r"^(/|s3a://[a-z0-9][a-z0-9.-]*[a-z0-9]/)[A-Za-z0-9._=/-]*[A-Za-z0-9_=-]\.py$"
+PROGRAM_MAX_LENGTH: Final = 512
+ARGUMENT_MAX_LENGTH: Final = 8192
+ARGUMENTS_MAX: Final = 64
+LABEL_MAX_LENGTH: Final = 63
+LABEL: Final = r"^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$"
+LABEL_KEY_MAX_LENGTH: Final = 253 + 1 + LABEL_MAX_LENGTH
+LABEL_KEY: Final = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
+NODE_LABELS_MAX: Final = 16
+TOLERATIONS_MAX: Final = 16
+TOLERATION_OPERATORS: Final = ("Exists", "Equal")
+TAINT_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 SPARK_SETTING: Final = r"^spark\.[A-Za-z0-9._-]+=[^\r\n]*$"
 SPARK_SETTING_MAX_LENGTH: Final = 1024
 SCHEDULE: Final = r"^(@(hourly|daily|weekly|monthly|yearly)|[0-9*/,A-Za-z-]+( [0-9*/,A-Za-z?#-]+){4})$"

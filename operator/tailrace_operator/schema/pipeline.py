@@ -13,7 +13,9 @@ from tailrace_operator.schema.build import (
     conditions,
     integer,
     observed_generation,
+    plain_list,
     string,
+    string_map,
     string_set,
     struct,
     timestamp,
@@ -25,21 +27,48 @@ PIPELINE_NAME: Final = Rule(
     f"a Pipeline's name has at most {grammar.PIPELINE_NAME_MAX_LENGTH} characters: lower-case letters, digits and '-', "
     "beginning with a letter and not ending with '-'",
 )
-_WRITES_FILES = "(self.job == 'archive' || self.job == 'aggregate')"
-OUTPUT_OF_FILES: Final = Rule(
-    f"{_WRITES_FILES} == has(self.output)", "output is required by archive and aggregate, and only by them"
+
+
+def _is_job(*jobs: str) -> str:
+    """Return the CEL expression that the job is one of these."""
+    return f"(has(self.job) && self.job in [{', '.join(map(repr, jobs))}])"
+
+
+JOB_OR_APPLICATION: Final = Rule(
+    "has(self.job) != has(self.application)", "either job or application is required, not both"
 )
-TARGET_OF_REPLAY: Final = Rule("(self.job == 'replay') == has(self.target)", "target is required by replay, only")
-INPUT_OF_BACKFILL: Final = Rule("(self.job == 'backfill') == has(self.input)", "input is required by backfill, only")
+STREAM_OF_JOBS: Final = Rule(
+    f"{_is_job(*grammar.JOBS_OF_STREAMS)} == has(self.stream)",
+    "stream is required by every job but audit; an application has it in its arguments",
+)
+OUTPUT_OF_FILES: Final = Rule(
+    f"{_is_job(*grammar.JOBS_WITH_OUTPUT)} == has(self.output)",
+    "output is required by archive, aggregate and audit, and only by them",
+)
+TARGET_OF_REPLAY: Final = Rule(f"{_is_job('replay')} == has(self.target)", "target is required by replay, only")
+INPUT_OF_BACKFILL: Final = Rule(f"{_is_job('backfill')} == has(self.input)", "input is required by backfill, only")
 CHECKPOINT_OF_WRITERS: Final = Rule(
-    f"{_WRITES_FILES} != has(self.checkpoint)",
-    "checkpoint is required by replay and backfill; archive and aggregate have it in their output",
+    f"{_is_job(*grammar.JOBS_WITH_CHECKPOINT)} == has(self.checkpoint)",
+    "checkpoint is required by replay and backfill, and only by them",
 )
 EVERY_OF_FILES: Final = Rule(
-    f"!has(self.everySeconds) || ({_WRITES_FILES} && !has(self.schedule))",
+    f"!has(self.everySeconds) || ({_is_job(*grammar.CONTINUOUS_JOBS)} && !has(self.schedule))",
     "everySeconds is for archive and aggregate without a schedule",
 )
-_NOT_GIVEN = " || ".join(f"option.startsWith('{name}=')" for name in grammar.OPTIONS_OF_OPERATOR)
+CONTINUOUS_APPLICATION: Final = Rule(
+    "!self.continuous || (has(self.application) && !has(self.schedule))",
+    "continuous is for an application without a schedule",
+)
+OPTIONS_OF_A_JOB: Final = Rule(
+    "has(self.job) || !has(self.options)", "options are those of a job; an application has arguments"
+)
+STORE_OF_AUDIT: Final = Rule(
+    f"!{_is_job('audit')} || !has(self.objectStore)",
+    "audit has no objectStore: it reads and writes the object store of the StreamCluster",
+)
+_NOT_GIVEN = " || ".join(
+    f"option == '{name}' || option.startsWith('{name}=')" for name in grammar.OPTIONS_OF_OPERATOR
+)
 OPTIONS_ARE_OF_JOBS: Final = Rule(
     f"!self.exists(option, {_NOT_GIVEN})",
     f"the operator sets the options {', '.join(grammar.OPTIONS_OF_OPERATOR)}: use the fields of the resource",
@@ -103,12 +132,72 @@ def _object_store() -> Schema:
     )
 
 
+def _application() -> Schema:
+    return struct(
+        "A program for PySpark, in place of a job. Variable TAILRACE_CONTROLLER has the address of the controllers.",
+        {
+            "file": string(
+                "The program: a path in the image, or s3a://BUCKET/FILE.py.",
+                min_length=1,
+                max_length=grammar.PROGRAM_MAX_LENGTH,
+                pattern=grammar.PROGRAM,
+            ),
+            "arguments": plain_list(
+                "Its arguments.",
+                string("An argument.", max_length=grammar.ARGUMENT_MAX_LENGTH),
+                max_items=grammar.ARGUMENTS_MAX,
+            ),
+        },
+        required=("file",),
+    )
+
+
+def _toleration() -> Schema:
+    return struct(
+        "A taint that the pods tolerate, as in a pod.",
+        {
+            "key": string(
+                "Key of the taint; absent: of any.",
+                min_length=1,
+                max_length=grammar.LABEL_KEY_MAX_LENGTH,
+                pattern=grammar.LABEL_KEY,
+            ),
+            "operator": choice("Exists, or Equal to the value.", grammar.TOLERATION_OPERATORS, default="Equal"),
+            "value": string("Value of the taint.", max_length=grammar.LABEL_MAX_LENGTH, pattern=grammar.LABEL),
+            "effect": choice("Effect of the taint; absent: any.", grammar.TAINT_EFFECTS),
+            "tolerationSeconds": integer("How long the pods stay, with the effect NoExecute; absent: for ever."),
+        },
+    )
+
+
+def _where() -> dict[str, Schema]:
+    return {
+        "serviceAccountName": string(
+            "Service account of driver and executors. Default: one of the Pipeline's own.",
+            min_length=1,
+            max_length=grammar.OBJECT_NAME_MAX_LENGTH,
+            pattern=grammar.OBJECT_NAME,
+        ),
+        "nodeSelector": string_map(
+            "Labels of the nodes on which the pods run.",
+            string("Value of the label.", max_length=grammar.LABEL_MAX_LENGTH, pattern=grammar.LABEL),
+            max_items=grammar.NODE_LABELS_MAX,
+        ),
+        "tolerations": plain_list(
+            "Taints of nodes on which the pods may run.", _toleration(), max_items=grammar.TOLERATIONS_MAX
+        ),
+    }
+
+
 def _when() -> dict[str, Schema]:
     return {
         "everySeconds": integer(
             "Go on without end, and write this often. Default: write what the stream has, and end.",
             minimum=1,
             maximum=grammar.EVERY_MAX_S,
+        ),
+        "continuous": boolean(
+            "The application has no end: when it ends, it starts again. Default: it runs once.", default=False
         ),
         "schedule": string(
             "Run at these times (cron, UTC), for example `0 3 * * *`; one run at a time.",
@@ -134,9 +223,13 @@ def _what() -> dict[str, Schema]:
             pattern=grammar.CLUSTER_NAME,
         ),
         "job": choice("Job of `tailrace pipeline`.", grammar.JOBS),
+        "application": _application(),
         "stream": _stream("SCOPE/STREAM that the job reads, or, with backfill, writes."),
         "target": _stream("replay: SCOPE/STREAM that it writes. It must exist."),
-        "output": _url("archive, aggregate: s3a://BUCKET/FOLDER of the files and of the position in the stream."),
+        "output": _url(
+            "archive, aggregate: s3a://BUCKET/FOLDER of the files and of the position in the stream. "
+            "audit: of the reports, a folder for each run."
+        ),
         "input": string(
             "backfill: Parquet files, s3a://BUCKET/FOLDER or a pattern.",
             min_length=1,
@@ -145,7 +238,7 @@ def _what() -> dict[str, Schema]:
         ),
         "checkpoint": _url("replay, backfill: s3a://BUCKET/FOLDER of the job's position."),
         "options": string_set(
-            "Options of the job, NAME=VALUE, as `tailrace pipeline JOB --help` names them without the dashes.",
+            "Options of the job, NAME=VALUE or NAME, as `tailrace pipeline JOB --help` has them, without the dashes.",
             string("An option.", min_length=1, max_length=grammar.JOB_OPTION_MAX_LENGTH, pattern=grammar.JOB_OPTION),
             max_items=grammar.JOB_OPTIONS_MAX,
             rules=[OPTIONS_ARE_OF_JOBS],
@@ -160,6 +253,7 @@ def spec() -> Schema:
         {
             **_what(),
             **_when(),
+            **_where(),
             "objectStore": _object_store(),
             "driver": _driver(),
             "executors": _executors(),
@@ -176,8 +270,19 @@ def spec() -> Schema:
             "image": fields.image("Image of driver and executors; default: the one of the installation."),
             "imagePullPolicy": choice("When the image is pulled.", grammar.IMAGE_PULL_POLICIES),
         },
-        required=("cluster", "job", "stream"),
-        rules=[OUTPUT_OF_FILES, TARGET_OF_REPLAY, INPUT_OF_BACKFILL, CHECKPOINT_OF_WRITERS, EVERY_OF_FILES],
+        required=("cluster",),
+        rules=[
+            JOB_OR_APPLICATION,
+            STREAM_OF_JOBS,
+            OUTPUT_OF_FILES,
+            TARGET_OF_REPLAY,
+            INPUT_OF_BACKFILL,
+            CHECKPOINT_OF_WRITERS,
+            EVERY_OF_FILES,
+            CONTINUOUS_APPLICATION,
+            OPTIONS_OF_A_JOB,
+            STORE_OF_AUDIT,
+        ],
     )
 
 

@@ -34,6 +34,11 @@ def print_summary(tier2: str, summary: Summary, output: str, page: Path | None) 
         print_line(f"and {summary.finding_count - len(summary.listed):,} more findings, in the report")
 
 
+def time_name(now_ms: int) -> str:
+    """Return the name of a folder by a time in ms since 1970, in UTC; names have the order of the times."""
+    return datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC).strftime("%Y-%m-%dT%H%M%SZ")
+
+
 def write_page(file: Path, summary: Summary, tier2: str, now_ms: int) -> None:
     """Write the page with the pictures."""
     from tailrace.pipelines.audit.page import page

@@ -607,6 +607,7 @@ SPARK_WRITE_BYTES: Final = MIB  # of events that a task writes to one segment to
 PIPELINE_LAG_PERIOD_S: Final = 5.0  # between two measurements of a driver's lag
 PIPELINE_LAG_DEADLINE_S: Final = 20.0  # of one measurement
 PIPELINE_LAG_STEPS_MAX: Final = 64  # scales of a stream that a measurement follows
+PIPELINE_PROGRAM_MAX_BYTES: Final = 16 * MIB  # of a program that a driver reads from an object store
 PIPELINE_LAG_SAMPLES_MAX: Final = 4096  # measurements that are remembered, for the age of unread data
 
 # -- audit of Tier 2 on Spark ----------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -13,7 +14,7 @@ from pyspark.sql.datasource import (
 )
 
 from tailrace.common.errors import BadRequestError
-from tailrace.pipelines.source.options import SourceOptions, parse_options
+from tailrace.pipelines.source.options import SourceOptions, ValueFormat, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tailrace.pipelines.sink.options import SinkOptions
+
+
+CONTROLLER: Final = "TAILRACE_CONTROLLER"
+"""The variable with the address of the controller, for those who give no option ``controller``."""
 
 
 class TailraceDataSource(DataSource):
@@ -35,22 +40,23 @@ class TailraceDataSource(DataSource):
         """Return the columns of events that are not decoded. Raises BadRequestError: JSON needs a schema."""
         from tailrace.pipelines.source.rows import COLUMNS
 
-        if self.options.get("valueFormat", "binary").lower() == "json":
-            raise BadRequestError("valueFormat=json needs a schema: spark.read.schema('name string, …')")
+        found = self.options.get("valueFormat", ValueFormat.BINARY).lower()
+        if found in (ValueFormat.JSON, ValueFormat.ARROW):
+            raise BadRequestError(f"valueFormat={found} needs a schema: spark.read.schema('name string, …')")
         return COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a stream as a table. Raises BadRequestError for wrong options."""
         from tailrace.pipelines.source.batch import TableReader
 
-        options = parse_options(self.options, streaming=False)
+        options = parse_options(_addressed(self.options), streaming=False)
         return TableReader(options, _checked(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what reads a stream as it grows. Raises BadRequestError for wrong options."""
         from tailrace.pipelines.source.streaming import StreamReader
 
-        options = parse_options(self.options, streaming=True)
+        options = parse_options(_addressed(self.options), streaming=True)
         return StreamReader(options, _checked(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -72,22 +78,30 @@ def _sink_options(given: Mapping[str, str], schema: StructType, overwrite: bool,
 
     if overwrite:
         raise BadRequestError("a stream is appended to, it cannot be replaced: use mode('append')")
-    parsed = options.parse_options(given, streaming=streaming)
+    parsed = options.parse_options(_addressed(given), streaming=streaming)
     check_columns(schema, parsed)
     return parsed
 
 
+def _addressed(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the options of a query, with the controller of the environment when they name none."""
+    address = os.environ.get(CONTROLLER)
+    if not address or any(name.lower() == "controller" for name in given):
+        return given
+    return {**given, "controller": address}
+
+
 def _checked(schema: StructType, options: SourceOptions) -> StructType:
     """Return the schema of the user, or ours. Raises BadRequestError for columns that events do not have."""
-    from tailrace.pipelines.source.rows import COLUMNS
+    from tailrace.pipelines.source.rows import COLUMNS, INGESTED_BEFORE
 
-    if options.is_json:
+    if options.value_format is not ValueFormat.BINARY:
         return schema
-    known = {field.name: field.dataType for field in COLUMNS}
+    known = {field.name: field.dataType for field in (*COLUMNS, INGESTED_BEFORE)}
     for field in schema:
         if known.get(field.name) != field.dataType:
             raise BadRequestError(
                 f"column {field.name}: events that are not decoded have the columns {', '.join(known)}; "
-                "fields of JSON need valueFormat=json"
+                "fields of events need valueFormat=json or arrow"
             )
     return schema

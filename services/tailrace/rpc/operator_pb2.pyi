@@ -783,3 +783,121 @@ class HistorySubscriber(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HistorySubscriber: _TypeAlias = HistorySubscriber  # noqa: Y015
+
+@_typing.final
+class StreamCutsRequest(_message.Message):
+    """For cuts that retention recorded at the tail: from the newest one at or before `fromMs` on, or the oldest one, up to the
+    oldest one at or after `toMs`; 0: up to the newest one.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCOPE_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
+    FROMMS_FIELD_NUMBER: _builtins.int
+    TOMS_FIELD_NUMBER: _builtins.int
+    scope: _builtins.str
+    stream: _builtins.str
+    fromMs: _builtins.int
+    toMs: _builtins.int
+    def __init__(
+        self,
+        *,
+        scope: _builtins.str = ...,
+        stream: _builtins.str = ...,
+        fromMs: _builtins.int = ...,
+        toMs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fromMs", b"fromMs", "scope", b"scope", "stream", b"stream", "toMs", b"toMs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamCutsRequest: _TypeAlias = StreamCutsRequest  # noqa: Y015
+
+@_typing.final
+class StreamCuts(_message.Message):
+    """In order of time; the rest begins at `nextMs`, which is 0 when there is none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Status:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[StreamCuts._Status.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        SUCCESS: StreamCuts._Status.ValueType  # 0
+        FAILURE: StreamCuts._Status.ValueType  # 1
+        STREAM_NOT_FOUND: StreamCuts._Status.ValueType  # 2
+
+    class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
+    SUCCESS: StreamCuts.Status.ValueType  # 0
+    FAILURE: StreamCuts.Status.ValueType  # 1
+    STREAM_NOT_FOUND: StreamCuts.Status.ValueType  # 2
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    CUTS_FIELD_NUMBER: _builtins.int
+    NEXTMS_FIELD_NUMBER: _builtins.int
+    status: Global___StreamCuts.Status.ValueType
+    nextMs: _builtins.int
+    @_builtins.property
+    def cuts(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimedCut]: ...
+    def __init__(
+        self,
+        *,
+        status: Global___StreamCuts.Status.ValueType = ...,
+        cuts: _abc.Iterable[Global___TimedCut] | None = ...,
+        nextMs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuts", b"cuts", "nextMs", b"nextMs", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamCuts: _TypeAlias = StreamCuts  # noqa: Y015
+
+@_typing.final
+class TimedCut(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class CutEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RECORDEDMS_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    recordedMs: _builtins.int
+    @_builtins.property
+    def cut(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        recordedMs: _builtins.int = ...,
+        cut: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cut", b"cut", "recordedMs", b"recordedMs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TimedCut: _TypeAlias = TimedCut  # noqa: Y015

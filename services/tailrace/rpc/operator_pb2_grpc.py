@@ -64,6 +64,11 @@ class OperatorServiceStub:
                 request_serializer=tailrace_dot_rpc_dot_operator__pb2.StreamHistoryRequest.SerializeToString,
                 response_deserializer=tailrace_dot_rpc_dot_operator__pb2.StreamHistory.FromString,
                 _registered_method=True)
+        self.streamCuts = channel.unary_unary(
+                '/tailrace.v1.OperatorService/streamCuts',
+                request_serializer=tailrace_dot_rpc_dot_operator__pb2.StreamCutsRequest.SerializeToString,
+                response_deserializer=tailrace_dot_rpc_dot_operator__pb2.StreamCuts.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -105,6 +110,12 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def streamCuts(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -137,6 +148,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.streamHistory,
                     request_deserializer=tailrace_dot_rpc_dot_operator__pb2.StreamHistoryRequest.FromString,
                     response_serializer=tailrace_dot_rpc_dot_operator__pb2.StreamHistory.SerializeToString,
+            ),
+            'streamCuts': grpc.unary_unary_rpc_method_handler(
+                    servicer.streamCuts,
+                    request_deserializer=tailrace_dot_rpc_dot_operator__pb2.StreamCutsRequest.FromString,
+                    response_serializer=tailrace_dot_rpc_dot_operator__pb2.StreamCuts.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -301,6 +317,33 @@ class OperatorService:
             '/tailrace.v1.OperatorService/streamHistory',
             tailrace_dot_rpc_dot_operator__pb2.StreamHistoryRequest.SerializeToString,
             tailrace_dot_rpc_dot_operator__pb2.StreamHistory.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def streamCuts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tailrace.v1.OperatorService/streamCuts',
+            tailrace_dot_rpc_dot_operator__pb2.StreamCutsRequest.SerializeToString,
+            tailrace_dot_rpc_dot_operator__pb2.StreamCuts.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,7 @@ class OperatorServiceStub:
     deleteOwnedStream: _grpc.UnaryUnaryMultiCallable[_operator_pb2.DeleteOwnedStreamRequest, _operator_pb2.OwnedStreamStatus]
     getSubscriberCut: _grpc.UnaryUnaryMultiCallable[_operator_pb2.SubscriberCutRequest, _operator_pb2.SubscriberCut]
     streamHistory: _grpc.UnaryUnaryMultiCallable[_operator_pb2.StreamHistoryRequest, _operator_pb2.StreamHistory]
+    streamCuts: _grpc.UnaryUnaryMultiCallable[_operator_pb2.StreamCutsRequest, _operator_pb2.StreamCuts]
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -49,6 +50,7 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     deleteOwnedStream: _aio.UnaryUnaryMultiCallable[_operator_pb2.DeleteOwnedStreamRequest, _operator_pb2.OwnedStreamStatus]  # type: ignore[assignment]
     getSubscriberCut: _aio.UnaryUnaryMultiCallable[_operator_pb2.SubscriberCutRequest, _operator_pb2.SubscriberCut]  # type: ignore[assignment]
     streamHistory: _aio.UnaryUnaryMultiCallable[_operator_pb2.StreamHistoryRequest, _operator_pb2.StreamHistory]  # type: ignore[assignment]
+    streamCuts: _aio.UnaryUnaryMultiCallable[_operator_pb2.StreamCutsRequest, _operator_pb2.StreamCuts]  # type: ignore[assignment]
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -92,5 +94,12 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.StreamHistoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.StreamHistory, _abc.Awaitable[_operator_pb2.StreamHistory]]: ...
+
+    @_abc_1.abstractmethod
+    def streamCuts(
+        self,
+        request: _operator_pb2.StreamCutsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.StreamCuts, _abc.Awaitable[_operator_pb2.StreamCuts]]: ...
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.timeout(1800)
 STARTED_S = 300.0
 DRAINED_S = 300.0
 GONE_S = 120.0
+PROGRAMS = Path(__file__).parent / "programs"
 SCOPE = "lake"
 BUCKET = "archives"
 MINIO = "http://tailrace-minio.{namespace}:9000"
@@ -55,6 +57,16 @@ def spark(kube: Kubectl) -> Iterator[Kubectl]:
     until("pods of pipelines are gone", lambda: not kube.list("pods", "tailrace.io/pipeline"), GONE_S)
 
 
+def with_credentials(manifest: Manifest) -> Manifest:
+    """A pod that has the keys of the object store."""
+    keys = {"AWS_ACCESS_KEY_ID": "accessKey", "AWS_SECRET_ACCESS_KEY": "secretKey"}
+    manifest["spec"]["containers"][0]["env"] += [
+        {"name": variable, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": key}}}
+        for variable, key in keys.items()
+    ]
+    return manifest
+
+
 def archived(kube: Kubectl, name: str) -> dict[str, Any]:
     """What an archive holds, as a pod reads it."""
     command = [
@@ -63,13 +75,7 @@ def archived(kube: Kubectl, name: str) -> dict[str, Any]:
         MINIO.format(namespace=kube.namespace),
         f"{BUCKET}/{name}",
     ]
-    manifest = pod_manifest("read-archive", kubechart.spark_image(), command, memory="1Gi")
-    keys = {"AWS_ACCESS_KEY_ID": "accessKey", "AWS_SECRET_ACCESS_KEY": "secretKey"}
-    manifest["spec"]["containers"][0]["env"] += [
-        {"name": variable, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": key}}}
-        for variable, key in keys.items()
-    ]
-    kube.apply(manifest)
+    kube.apply(with_credentials(pod_manifest("read-archive", kubechart.spark_image(), command, memory="1Gi")))
     phase = until("the archive is read", lambda: _ended(kube, "read-archive"), DRAINED_S)
     output = kube("logs", "read-archive")
     assert phase == "Succeeded", output[-4000:]
@@ -193,6 +199,60 @@ def test_a_run_ends_and_is_repeated_and_scheduled(spark: Kubectl, programs: Prog
     assert not read["violations"], read
     assert read["keys"] == written
     assert spark.find("job", "once-pipeline") is None
+
+
+def stored(kube: Kubectl, name: str, key: str, text: str) -> str:
+    """Write a text into the bucket of archives, from a pod, and return its URL."""
+    command = [
+        "python3.11",
+        f"{PROGRAM_FOLDER}/store_text.py",
+        MINIO.format(namespace=kube.namespace),
+        f"{BUCKET}/{key}",
+        text,
+    ]
+    kube.apply(with_credentials(pod_manifest(name, kubechart.spark_image(), command, memory="1Gi")))
+    phase = until("the object is stored", lambda: _ended(kube, name), DRAINED_S)
+    assert phase == "Succeeded", kube("logs", name)
+    kube("delete", "pod", name, "--force", "--grace-period=0")
+    return f"s3a://{BUCKET}/{key}"
+
+
+def test_an_application_runs_and_the_cluster_is_audited(spark: Kubectl, programs: Programs) -> None:
+    """A program from the object store reads a stream and writes files; what it raises is the reason in the status."""
+    spark.apply(stream_manifest("counted", CLUSTER, SCOPE, scaling=fixed(2), deletionPolicy="Delete"))
+    spark.until_condition("stream", "counted", "Ready", "True", STARTED_S)
+    written = sum(programs.write(f"{SCOPE}/counted", 200, name="w").values())
+    text = (PROGRAMS / "count_events.py").read_text()
+    file = stored(spark, "store-program", "programs/count_events.py", text)
+
+    def application(name: str, expected: int, **fields: Any) -> Manifest:
+        arguments = [f"{SCOPE}/counted", f"s3a://{BUCKET}/{name}", str(expected)]
+        spec = {"cluster": CLUSTER, "application": {"file": file, "arguments": arguments}, **fields}
+        return {"apiVersion": API_VERSION, "kind": "Pipeline", "metadata": {"name": name}, "spec": spec}
+
+    audit = {"job": "audit", "output": f"s3a://{BUCKET}/audits", "options": ["ignore-orphans"], **SMALL}
+    spark.apply(
+        application("counts", written, nodeSelector={"kubernetes.io/os": "linux"}),
+        application("miscounts", written + 1, restarts=0, **SMALL),
+        {
+            "apiVersion": API_VERSION,
+            "kind": "Pipeline",
+            "metadata": {"name": "audits"},
+            "spec": {"cluster": CLUSTER, **audit},
+        },
+    )
+
+    def last_run(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = spark.get("pipeline", name).get("status", {}).get("lastRun", {})
+        return found
+
+    ended = until("the program has ended", lambda: last_run("counts"), STARTED_S)
+    assert ended["result"] == "Succeeded", ended
+    failed = until("the other program has failed", lambda: last_run("miscounts"), STARTED_S)
+    assert failed["result"] == "Failed"
+    assert failed["message"] == f"ValueError: {written} events, not {written + 1}"
+    audited = until("the audit has ended", lambda: last_run("audits"), STARTED_S)
+    assert audited["result"] == "Succeeded", audited
 
 
 def test_what_is_wrong_is_a_condition(spark: Kubectl) -> None:

@@ -243,6 +243,8 @@ GROUP_CASES: Final = (
     Case("an unknown flavour", "ReaderGroup", {"flavour": "Go"}, "spec.flavour"),
     Case("an unknown start", "ReaderGroup", {"start": "Middle"}, "spec.start"),
 )
+_OF_JOBS: Final = ("job", "stream", "output")
+_PROGRAM: Final = {"file": "s3a://lake/programs/late-orders.py", "arguments": ["--threshold=5"]}
 _REPLAY: Final = {"job": "replay", "target": "shop/copy", "checkpoint": "s3a://lake/c"}
 _BACKFILL: Final = {"job": "backfill", "input": "s3a://lake/in/*.parquet", "checkpoint": "s3a://lake/c"}
 PIPELINE_CASES: Final = (
@@ -276,7 +278,53 @@ PIPELINE_CASES: Final = (
     Case("an archive with a checkpoint", "Pipeline", {"checkpoint": "s3a://lake/c"}, "checkpoint is required"),
     Case("an endless replay", "Pipeline", {**_REPLAY, "everySeconds": 5}, "everySeconds is for", without=("output",)),
     Case("without end and scheduled", "Pipeline", {"everySeconds": 5, "schedule": "@daily"}, "everySeconds is for"),
-    Case("an unknown job", "Pipeline", {"job": "audit"}, "spec.job"),
+    Case("an unknown job", "Pipeline", {"job": "purge"}, "spec.job"),
+    Case("an audit", "Pipeline", {"job": "audit", "options": ["ignore-orphans"]}, without=("stream",)),
+    Case("an audit of a stream", "Pipeline", {"job": "audit"}, "stream is required by every job but audit"),
+    Case(
+        "an audit elsewhere",
+        "Pipeline",
+        {"job": "audit", "objectStore": {"endpoint": "http://minio:9000", "credentialsSecret": "minio"}},
+        "audit has no objectStore",
+        without=("stream",),
+    ),
+    Case("an application", "Pipeline", {"application": _PROGRAM}, without=_OF_JOBS),
+    Case(
+        "an application in the image, without end, somewhere",
+        "Pipeline",
+        {
+            "application": {"file": "/app/main.py", "arguments": ["a", "a", ""]},
+            "continuous": True,
+            "serviceAccountName": "lake-reader",
+            "nodeSelector": {"tailrace.io/pool": "spark", "disk": ""},
+            "tolerations": [{"key": "spark", "operator": "Exists", "effect": "NoSchedule"}, {"operator": "Exists"}],
+        },
+        without=_OF_JOBS,
+    ),
+    Case("a job and an application", "Pipeline", {"application": _PROGRAM}, "either job or application"),
+    Case("neither", "Pipeline", {}, "either job or application", without=_OF_JOBS),
+    Case(
+        "an application with options",
+        "Pipeline",
+        {"application": _PROGRAM, "options": ["schema=id long"]},
+        "an application has arguments",
+        without=_OF_JOBS,
+    ),
+    Case(
+        "an application of Java", "Pipeline", {"application": {"file": "/app.jar"}}, "spec.application.file",
+        without=_OF_JOBS,
+    ),
+    Case(
+        "an application without end, scheduled",
+        "Pipeline",
+        {"application": _PROGRAM, "continuous": True, "schedule": "@daily"},
+        "continuous is for an application",
+        without=_OF_JOBS,
+    ),
+    Case("a continuous job", "Pipeline", {"continuous": True}, "continuous is for an application"),
+    Case("a label of a node with a space", "Pipeline", {"nodeSelector": {"disk": "big one"}}, "spec.nodeSelector"),
+    Case("an unknown effect", "Pipeline", {"tolerations": [{"effect": "Never"}]}, "spec.tolerations[0].effect"),
+    Case("an option without a value, of the operator", "Pipeline", {"options": ["json"]}, "the operator sets"),
     Case("a stream without a scope", "Pipeline", {"stream": "orders"}, "spec.stream"),
     Case("a folder of another file system", "Pipeline", {"output": "hdfs://lake/orders"}, "spec.output"),
     Case("a bucket as a folder", "Pipeline", {"output": "s3a://lake"}, "spec.output"),

@@ -34,7 +34,8 @@ PIECES = (
 
 def decode(values: list[bytes], *, fail_fast: bool = False) -> list[dict[str, Any]]:
     decoder = JsonDecoder(SCHEMA, fail_fast=fail_fast)
-    return list(decoder.decode(values, list(range(len(values))), "segment").to_pylist())
+    batches = decoder.decode(values, list(range(len(values))), "segment")
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def expected(value: bytes) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from tailrace.common.errors import BadRequestError
 from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.source.offsets import from_offset, to_offset
-from tailrace.pipelines.source.options import parse_options
-from tailrace.pipelines.source.plan import Slice, follow, share, slices
+from tailrace.pipelines.source.options import Moment, ValueFormat, parse_options
+from tailrace.pipelines.source.plan import Slice, follow, grouped, share, slices
 
 STREAM = StreamName("scope", "stream")
 OTHER = StreamName("scope", "other")
@@ -142,13 +142,17 @@ def test_a_batch_has_what_lies_between_two_positions() -> None:
         ({"streams": "a/b"}, "give the option stream, or streams"),
         ({"stream": "a/b c/d"}, "names one stream"),
         ({"stream": "a"}, "not of the form SCOPE/STREAM"),
-        ({"start": "x"}, "option start: 'x' is neither head, tail nor a stream cut"),
+        ({"start": "x"}, "option start: 'x' is neither head, tail, a time nor a stream cut"),
         ({"end": StreamCut("scope", "other", {1: 2}).to_text()}, "option end: the cut is of the stream scope/other"),
         ({"failondataloss": "no"}, "option failOnDataLoss: 'no' is none of true, false"),
         ({"maxbytespertrigger": "0"}, "option maxBytesPerTrigger: '0' is not a number above 0"),
         ({"maxbytespertrigger": "²"}, "is not a number above 0"),
         ({"group": "spark"}, "not of the form SCOPE/GROUP"),
         ({"maxpartitions": "3"}, "there is no option maxpartitions"),
+        ({"minpartitionbytes": "-1"}, "minPartitionBytes: '-1' is not a number of at least 0"),
+        ({"start": "2026-13-01"}, "option start: '2026-13-01' is no time in ISO 8601"),
+        ({"start": "2026-01-02", "end": "2026-01-01"}, "option end: '2026-01-01' is before the start '2026-01-02'"),
+        ({"start": "yesterday"}, "is neither head, tail, a time nor a stream cut"),
     ],
 )
 def test_wrong_options(changes: dict[str, str], words: str) -> None:
@@ -176,5 +180,32 @@ def test_options_are_parsed() -> None:
     parsed = parse_options(given, streaming=True)
     assert parse_options(GIVEN | {"end": cut.to_text()}, streaming=True).end == cut
     assert parsed.streams == (STREAM, OTHER)
-    assert (parsed.is_json, parsed.fail_fast, parsed.fail_on_data_loss, parsed.max_bytes) == (True, True, True, None)
+    assert (parsed.value_format, parsed.fail_fast, parsed.fail_on_data_loss) == (ValueFormat.JSON, True, True)
+    assert (parsed.max_bytes, parsed.min_partition_bytes) == (None, 0)
+    assert parse_options(GIVEN | {"minpartitionbytes": "5"}, streaming=True).min_partition_bytes == 5
     assert parse_options(GIVEN | {"start": cut.to_text()}, streaming=False).start == cut
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("1970-01-02", 86_400_000),
+        ("1970-01-01T00:00:01.5Z", 1500),
+        ("1970-01-01T01:00:00+01:00", 0),
+        ("1970-01-01 00:00:02", 2000),
+    ],
+)
+def test_times_are_in_utc_unless_they_have_a_zone(text: str, time_ms: int) -> None:
+    assert parse_options(GIVEN | {"start": text}, streaming=True).start == Moment(time_ms)
+    several = {"controller": "tcp://a:1", "streams": "scope/stream, scope/other", "end": text}
+    assert parse_options(several, streaming=False).end == Moment(time_ms)
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(0, 100))
+def test_groups_are_consecutive_and_no_larger_than_they_must_be(lengths: list[int], least: int) -> None:
+    found = grouped(lengths, least)
+    assert [index for group in found for index in group] == list(range(len(lengths)))
+    sizes = [[lengths[index] for index in group] for group in found]
+    assert all(sum(group) >= least for group in sizes[:-1])
+    assert all(sum(group[:-1]) < max(least, 1) for group in sizes)
+    assert least > 0 or [len(group) for group in sizes] == [1] * len(lengths)

@@ -124,6 +124,9 @@ def audit(
         typer.Option(metavar="FILE", help="Where the page goes.", show_default="page.html in a local FOLDER"),
     ] = None,
     no_page: Annotated[bool, typer.Option("--no-page", help="Write no page.")] = False,
+    dated: Annotated[
+        bool, typer.Option("--dated", help="Write into a folder of FOLDER that is named by the present time.")
+    ] = False,
     ignore_orphans: Annotated[
         bool, typer.Option("--ignore-orphans", help="Exit with 0 although there are orphans.")
     ] = False,
@@ -136,7 +139,7 @@ def audit(
     json: JsonOption = False,
 ) -> None:
     """Read and verify everything in Tier 2, without a server. Exits with 1 when something is wrong."""
-    from tailrace.cli.audit_output import print_summary, write_page
+    from tailrace.cli.audit_output import print_summary, time_name, write_page
     from tailrace.common.real_ports import SystemClock
     from tailrace.pipelines.audit.job import audit as run_audit
     from tailrace.pipelines.audit.job import identity_of
@@ -151,18 +154,20 @@ def audit(
     location = StoreLocation.from_options(options)
     if location is None:
         raise typer.BadParameter("it is empty", param_hint="TIER2")
+    now_ms = SystemClock().now_ms()
+    if dated:
+        output = f"{output.rstrip('/')}/{time_name(now_ms)}"
     if page is None and not no_page and "://" not in output:
         page = Path(output) / "page.html"
     if page is not None:
         check_can_draw()
     identity_of(location)  # a wrong address is an error at once, without a start of Spark
-    now_ms = SystemClock().now_ms()
     with spark_session("audit", master, named_values("--conf", conf or ())) as spark:
         summary = run_audit(spark, location, place_of(output), now_ms)
     if page is not None:
         write_page(page, summary, tier2, now_ms)
     if json:
-        print_json(summary.as_json())
+        print_json(summary.as_json() | {"report": output})
     else:
         print_summary(tier2, summary, output, page)
     if not summary.healthy(ignore_orphans=ignore_orphans):

@@ -16,6 +16,8 @@ from typing import Any, Final, TextIO
 MESSAGE_MAX_BYTES: Final = 2048
 """Kubernetes keeps 4,096 bytes of all containers of a pod."""
 MESSAGE_FILE: Final = "/dev/termination-log"
+FINDINGS_CODE: Final = 3
+"""Exit code of an audit that has read everything and found something wrong: another run would find it again."""
 
 
 class Kept(io.TextIOBase):
@@ -46,17 +48,35 @@ class Kept(io.TextIOBase):
         return False
 
 
-def message_of(code: int, output: str, errors: str) -> str:
-    """Return the termination message of a run: the numbers it printed, without its position; or its error."""
+def result_of(code: int, output: str, errors: str) -> tuple[int, str]:
+    """Return the exit code and the termination message of a run.
+
+    The message has the numbers that the job printed, without its position; or its error; or an audit's findings.
+    """
+    found = _printed(output)
+    if code != 0 and found.get("findings"):
+        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(found["findings"].items()))
+        return FINDINGS_CODE, f"the audit has findings ({counts}); its report is {found['report']}"
     if code != 0:
-        return errors[:MESSAGE_MAX_BYTES] or f"exit code {code}"
+        return code, errors[:MESSAGE_MAX_BYTES] or f"exit code {code}"
+    return code, json.dumps({name: value for name, value in found.items() if type(value) is int}) if found else ""
+
+
+def _printed(output: str) -> dict[str, Any]:
+    """Return the JSON object that a job has printed; empty: it has printed none."""
     try:
         found: Any = json.loads(output)
     except ValueError:
-        return ""
-    if not isinstance(found, dict):
-        return ""
-    return json.dumps({name: value for name, value in found.items() if isinstance(value, int)})
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def leave_message(message: str) -> None:
+    """Write the termination message."""
+    try:
+        Path(os.environ.get("TERMINATION_MESSAGE", MESSAGE_FILE)).write_text(message)
+    except OSError as error:
+        sys.stderr.write(f"tailrace: the termination message cannot be written: {error}\n")
 
 
 def main() -> int:
@@ -66,11 +86,8 @@ def main() -> int:
     output, errors = Kept(sys.stdout), Kept(sys.stderr)
     sys.stdout, sys.stderr = output, errors
     code = run(["pipeline", *sys.argv[1:], "--json"])
-    message = message_of(code, output.last, errors.last)
-    try:
-        Path(os.environ.get("TERMINATION_MESSAGE", MESSAGE_FILE)).write_text(message)
-    except OSError as error:
-        sys.stderr.write(f"tailrace: the termination message cannot be written: {error}\n")
+    code, message = result_of(code, output.last, errors.last)
+    leave_message(message)
     return code
 
 

@@ -46,8 +46,15 @@ class StreamHistory(NamedTuple):
         return {identifier: key_range for epoch in self.epochs for identifier, key_range in epoch.segments.items()}
 
 
+class TimedCut(NamedTuple):
+    """The position behind all that a stream had at a time, in ms since 1970, by the clock of a controller."""
+
+    recorded_ms: int
+    positions: Mapping[int, int]
+
+
 class HistoryCalls(Caller):
-    """The call that returns histories."""
+    """The calls that return histories."""
 
     async def stream_history(self, stream: StreamName) -> StreamHistory:
         """Return a stream's history. Raises NoSuchStreamError, also when it is deleted meanwhile."""
@@ -75,6 +82,23 @@ class HistoryCalls(Caller):
             subscribers={each.subscriber: dict(each.cut) for each in reply.subscribers},
             sealed_ms=reply.sealedMs or None,
         )
+
+
+    async def stream_cuts(self, stream: StreamName, from_ms: int = 0, to_ms: int = 0) -> tuple[TimedCut, ...]:
+        """Return the cuts that retention recorded around a span of time, oldest first (docs/controller.md#retention).
+
+        They begin with the newest one at or before `from_ms`, or with the oldest one, and end with the oldest one at or
+        after `to_ms`, or with the newest one; 0: with that one. Raises NoSuchStreamError.
+        """
+        found: dict[int, TimedCut] = {}
+        while True:
+            request = pb.StreamCutsRequest(scope=stream.scope, stream=stream.stream, fromMs=from_ms, toMs=to_ms)
+            reply = await self._call("streamCuts", request, pb.StreamCuts)
+            check_status(reply, f"stream {stream}", {"STREAM_NOT_FOUND": _no_stream})
+            found.update((each.recordedMs, TimedCut(each.recordedMs, dict(each.cut))) for each in reply.cuts)
+            if reply.nextMs <= from_ms:
+                return tuple(found.values())
+            from_ms = reply.nextMs
 
 
 def _epoch(message: pb.HistoryEpoch) -> HistoryEpoch:

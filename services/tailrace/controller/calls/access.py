@@ -146,6 +146,7 @@ RULES: Final[dict[str, Callable[[Any], Access] | None]] = {
     "deleteOwnedStream": _stream(_UPDATE, _names),
     "getSubscriberCut": _stream(_READ, _names),
     "streamHistory": _stream(_READ, _names),
+    "streamCuts": _stream(_READ, _names),
 }
 """Rules by the name of the call; None needs no authorization."""
 

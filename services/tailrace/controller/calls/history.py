@@ -1,4 +1,4 @@
-"""Return how a stream came to be what it is: its epochs, and where it and its subscribers are in them."""
+"""Return how a stream came to be what it is: its epochs, where it and its subscribers are in them, recorded cuts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchStreamError
 from tailrace.controller.calls.convert import key_of, positions
 from tailrace.controller.managers.subscribers import subscribers
+from tailrace.controller.retention.retention_set import between
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HistoryService:
-    """The history of streams, in pages of epochs."""
+    """The history of streams, in pages of epochs or of cuts."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -52,6 +53,26 @@ class HistoryService:
             sealedMs=0 if end is None else end.sealed_ms,
             sealedSizes={} if end is None else end.sizes,
         )
+
+    async def stream_cuts(self, request: pb.StreamCutsRequest, call: Call) -> pb.StreamCuts:
+        """Return cuts that retention recorded, with their times; none for a stream that never had a policy."""
+        answer = pb.StreamCuts
+        try:
+            key = key_of(controller_pb2.StreamInfo(scope=request.scope, stream=request.stream))
+            root = await self._core.streams.load(key)
+        except NoSuchStreamError:
+            return answer(status=answer.STREAM_NOT_FOUND)
+        record = await self._core.retention.record(key, root.incarnation)
+        cuts: list[pb.TimedCut] = []
+        segments = 0
+        for each in between(record.recorded, request.fromMs, request.toMs or None):
+            if cuts and segments >= limits.HISTORY_SEGMENTS_PER_REPLY_MAX:
+                return answer(status=answer.SUCCESS, cuts=cuts, nextMs=each.recorded_ms)
+            found = await self._store.retention_cut(key, root.incarnation, each.number)
+            if found is not None:  # otherwise it was removed meanwhile, because it lies before the head
+                cuts.append(pb.TimedCut(recordedMs=each.recorded_ms, cut=positions(found.cut)))
+                segments += len(found.cut)
+        return answer(status=answer.SUCCESS, cuts=cuts)
 
     async def _subscribers(self, key: StreamKey) -> list[pb.HistorySubscriber]:
         """Return the subscribers with their cuts: all of them, or as many as one message has room for."""

@@ -48,6 +48,19 @@ def written_before_ms(recorded: Sequence[RecordedCut], position_bytes: int) -> i
     return next((each.recorded_ms for each in recorded if each.size_bytes > position_bytes), None)
 
 
+def between(recorded: Sequence[RecordedCut], from_ms: int, to_ms: int | None) -> Sequence[RecordedCut]:
+    """Return the cuts around a span of time, oldest first.
+
+    They begin with the newest one at or before `from_ms`, or with the oldest one, and end with the oldest one at or
+    after `to_ms`, or with the newest one; None: with that one.
+    """
+    first = max((index for index, each in enumerate(recorded) if each.recorded_ms <= from_ms), default=0)
+    last = len(recorded) - 1
+    if to_ms is not None:
+        last = next((index for index in range(first, last) if recorded[index].recorded_ms >= to_ms), last)
+    return recorded[first : last + 1]
+
+
 def thinned(recorded: Sequence[RecordedCut]) -> list[RecordedCut]:
     """Return the cuts to keep before another one is added: all that there is room for, else half of the older half.
 

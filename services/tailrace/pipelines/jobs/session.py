@@ -26,9 +26,10 @@ _RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)*
 
 
 @contextlib.contextmanager
-def spark_session(name: str, master: str, settings: dict[str, str]) -> Iterator[SparkSession]:
+def spark_session(name: str, master: str | None, settings: dict[str, str]) -> Iterator[SparkSession]:
     """Yield a session that knows the format ``tailrace``; it is stopped at the end. ``settings`` win over ours.
 
+    ``master`` is None in a program that spark-submit has started: it has said where Spark runs, and how.
     Spark's Python workers run the interpreter of this process, unless PYSPARK_PYTHON names another one.
 
     Raises:
@@ -44,11 +45,13 @@ def spark_session(name: str, master: str, settings: dict[str, str]) -> Iterator[
         raise StartError(f"no Spark here ({error}): pip install 'tailrace[spark]'") from error
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    wanted = SETTINGS
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        wanted = SETTINGS | LOCAL_SETTINGS
-    builder = SparkSession.builder.appName(f"tailrace {name}").master(master)
+    wanted: dict[str, str] = {}
+    builder = SparkSession.builder.appName(f"tailrace {name}")
+    if master is not None:
+        builder, wanted = builder.master(master), SETTINGS
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            wanted = SETTINGS | LOCAL_SETTINGS
     for setting, value in (wanted | settings).items():
         builder = builder.config(setting, value)
     with warnings.catch_warnings():

@@ -1,4 +1,7 @@
-"""Entry point of the image for pipelines: ``driver ARGUMENT...`` or, as Spark starts executors, ``executor``.
+"""Entry point of the image for pipelines.
+
+``driver JOB ARGUMENT...`` runs a job, ``application FILE ARGUMENT...`` a program of the user; Spark starts executors by
+``executor``.
 
 The process becomes Java's. There is no shell in the image, so the scripts of Spark cannot run there.
 """
@@ -9,7 +12,7 @@ import os
 import subprocess
 import sys
 
-from tailrace.pipelines.pod.command_lines import driver, executor, launched, launcher
+from tailrace.pipelines.pod.command_lines import APPLICATION, JOB, driver, executor, launched, launcher
 
 LAUNCHER_DEADLINE_S = 60.0
 
@@ -21,9 +24,11 @@ def main() -> None:
         case ["executor", *_]:
             command = executor(environment)
         case ["driver", *arguments]:
-            command = _through_launcher(driver(environment, arguments), environment)
+            command = _through_launcher(driver(environment, JOB, arguments), environment)
+        case ["application", *arguments]:
+            command = _through_launcher(driver(environment, APPLICATION, arguments), environment)
         case _:
-            sys.exit("usage: driver ARGUMENT... | executor")
+            sys.exit("usage: driver JOB ARGUMENT... | application FILE ARGUMENT... | executor")
     os.execve(command[0], command, environment)
 
 

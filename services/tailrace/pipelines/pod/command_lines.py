@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PROGRAM: Final = "tailrace/cli/pod/job.py"
-"""The program of the driver, in the folder of packages."""
+JOB: Final = "tailrace/cli/pod/job.py"
+APPLICATION: Final = "tailrace/cli/pod/application.py"
+"""The programs of a driver, in the folder of packages."""
 _EXECUTOR: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 _SUBMIT: Final = "org.apache.spark.deploy.SparkSubmit"
 _LAUNCHER: Final = "org.apache.spark.launcher.Main"
@@ -46,8 +47,8 @@ def executor(environment: Mapping[str, str]) -> list[str]:
     ]
 
 
-def driver(environment: Mapping[str, str], arguments: Sequence[str]) -> list[str]:
-    """Return what Spark's launcher is asked for: the program of the driver, with the arguments of its job.
+def driver(environment: Mapping[str, str], program: str, arguments: Sequence[str]) -> list[str]:
+    """Return what Spark's launcher is asked for: a program of the driver, with its arguments.
 
     ``POD_NAME`` and ``POD_IP`` name the pod; ``SPARK_PROPERTIES`` is the file with Spark's settings.
     """
@@ -63,7 +64,7 @@ def driver(environment: Mapping[str, str], arguments: Sequence[str]) -> list[str
         "--properties-file",
         environment["SPARK_PROPERTIES"],
         *(text for name, value in settings.items() for text in ("--conf", f"{name}={value}")),
-        f"{packages}/{PROGRAM}",
+        f"{packages}/{program}",
         *arguments,
     ]
 

@@ -10,17 +10,26 @@ from pyspark.sql.datasource import DataSourceReader
 from tailrace.client import BlockingClient
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import parse_segment_name
+from tailrace.common.real_ports import SystemClock
 from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.direct.same_cluster import checked_references
 from tailrace.pipelines.direct.segment_range import TierTwo
-from tailrace.pipelines.source.options import HEAD, TAIL
+from tailrace.pipelines.source.ingest_times import COLUMN, RecordedCuts
+from tailrace.pipelines.source.options import HEAD, TAIL, Moment, ValueFormat
 from tailrace.pipelines.source.plan import Slice
 from tailrace.pipelines.source.positions import Navigator
-from tailrace.pipelines.source.rows import DirectPart, SlicePartition, record_batches
+from tailrace.pipelines.source.rows import (
+    DirectPart,
+    Part,
+    SlicePartition,
+    partitions_of,
+    record_batches,
+    timed,
+)
 from tailrace.pipelines.source.tagged import TaggedStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class TableReader(DataSourceReader):
-    """Reads what streams hold between two positions: one partition a segment."""
+    """Reads what streams hold between two positions, in slices of segments."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -50,18 +59,22 @@ class TableReader(DataSourceReader):
             for stream in streams:
                 start, end = client.run(_bounds(navigator, stream, self._options))
                 found += ((stream, piece) for piece in client.slices(stream, start, end))
-            parts = client.run(_direct_parts(client.context, self._options, [piece for _, piece in found]))
-        return [
-            SlicePartition(
-                Slice(stream, parse_segment_name(piece.segment).identifier, piece.start, piece.end),
-                parts.get(piece.segment),
-            )
-            for stream, piece in found
-        ]
+            direct = client.run(_direct_parts(client.context, self._options, [piece for _, piece in found]))
+            parts = [
+                Part(
+                    Slice(stream, parse_segment_name(piece.segment).identifier, piece.start, piece.end),
+                    direct.get(piece.segment),
+                )
+                for stream, piece in found
+            ]
+            if COLUMN in self._schema.fieldNames() and self._options.value_format is ValueFormat.BINARY:
+                parts = client.run(timed(RecordedCuts(client.context), parts, SystemClock().now_ms()))
+        return partitions_of(self._options, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a slice."""
-        assert isinstance(partition, SlicePartition)
+        """Yield the events of a partition. Where there is none, Spark makes one itself."""
+        if not isinstance(partition, SlicePartition):
+            return iter(())
         return record_batches(self._options, self._schema, partition)
 
 
@@ -110,6 +123,17 @@ async def _bounds(
     end = None if options.end == TAIL else options.end
     if start == TAIL or end == HEAD:
         raise BadRequestError("a batch read from the tail, or up to the head, has no events: give start=head or a cut")
-    assert not isinstance(start, str)
-    assert not isinstance(end, str)
-    return start, end
+    return await _cut(navigator.cut_before, stream, start), await _cut(navigator.cut_after, stream, end)
+
+
+async def _cut(
+    find: Callable[[StreamName, Moment], Awaitable[dict[int, int] | None]],
+    stream: StreamName,
+    where: str | StreamCut | Moment | None,
+) -> StreamCut | None:
+    """Return a cut, or the one that is found for a time."""
+    assert not isinstance(where, str)
+    if not isinstance(where, Moment):
+        return where
+    positions = await find(stream, where)
+    return None if positions is None else StreamCut(stream.scope, stream.stream, positions)

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tailrace.common.errors import BadRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql.types import StructType
 
@@ -33,9 +33,7 @@ class JsonDecoder:
     def __init__(self, schema: StructType, *, fail_fast: bool) -> None:
         self._fail_fast = fail_fast
         self._wanted = to_arrow_schema(schema, timezone="UTC")
-        self._corrupt = CORRUPT if CORRUPT in self._wanted.names else ""
-        if self._corrupt and not _is_text(self._wanted.field(CORRUPT).type):
-            raise BadRequestError(f"the column {CORRUPT} must be string or binary")
+        self._corrupt = corrupt_column(self._wanted)
         # Arrow reads times of one form only, so they are read as text.
         parsed = pa.schema(
             pa.field(field.name, pa.string() if pa.types.is_temporal(field.type) else field.type)
@@ -47,16 +45,15 @@ class JsonDecoder:
         )
         self._parsed = parsed
 
-    def decode(self, values: Sequence[bytes], offsets: Sequence[int], place: str) -> pa.RecordBatch:
-        """Return the events as columns.
+    def decode(self, values: Sequence[bytes], offsets: Sequence[int], place: str) -> Iterator[pa.RecordBatch]:
+        """Yield the events as columns.
 
         Raises:
             BadRequestError: with ``fail_fast``, names the first event that cannot be decoded by segment and offset.
         """
         tables: list[pa.Table] = []
         self._decode(values, offsets, place, tables)
-        table = pa.concat_tables(tables).combine_chunks()
-        return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], self._wanted)
+        yield from pa.concat_tables(tables).combine_chunks().to_batches()
 
     def _decode(self, values: Sequence[bytes], offsets: Sequence[int], place: str, into: list[pa.Table]) -> None:
         """Decode all at once; where that fails, by halves: then only the events that fail are decoded alone."""
@@ -71,7 +68,7 @@ class JsonDecoder:
                 reason = str(error).splitlines()[0]
                 raise BadRequestError(f"{place} at {offsets[0]}: the event cannot be decoded: {reason}") from error
             else:
-                into.append(self._unknown(values[0]))
+                into.append(corrupt_row(self._wanted, values[0]))
 
     def _columns(self, values: Sequence[bytes]) -> pa.Table:
         if not all(map(_is_closed, values)):
@@ -90,12 +87,27 @@ class JsonDecoder:
         column = table.column(field.name)
         return _times(column, field.type) if pa.types.is_temporal(field.type) else column
 
-    def _unknown(self, value: bytes) -> pa.Table:
-        row: dict[str, object] = dict.fromkeys(self._wanted.names)
-        if self._corrupt:
-            is_binary = pa.types.is_binary(self._wanted.field(CORRUPT).type)
-            row[CORRUPT] = value if is_binary else value.decode(errors="replace")
-        return pa.Table.from_pylist([row], self._wanted)
+
+def corrupt_column(wanted: pa.Schema) -> str:
+    """Return the name of the column for events that cannot be decoded; empty: there is none.
+
+    Raises:
+        BadRequestError: it is neither text nor bytes.
+    """
+    if CORRUPT not in wanted.names:
+        return ""
+    if not _is_text(wanted.field(CORRUPT).type):
+        raise BadRequestError(f"the column {CORRUPT} must be string or binary")
+    return CORRUPT
+
+
+def corrupt_row(wanted: pa.Schema, value: bytes) -> pa.Table:
+    """Return the row of an event that cannot be decoded: nulls, but for the column that has the event."""
+    row: dict[str, object] = dict.fromkeys(wanted.names)
+    if CORRUPT in row:
+        is_binary = pa.types.is_binary(wanted.field(CORRUPT).type)
+        row[CORRUPT] = value if is_binary else value.decode(errors="replace")
+    return pa.Table.from_pylist([row], wanted)
 
 
 def _times(texts: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import enum
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +29,7 @@ _NAMES: Final = (
     "end",
     "maxBytesPerTrigger",
     "maxEventsPerTrigger",
+    "minPartitionBytes",
     "group",
     "valueFormat",
     "mode",
@@ -35,6 +39,24 @@ _NAMES: Final = (
 )
 DIRECT: Final = ("auto", "always", "never")
 """Whether tables are read from Tier 2: where it has the bytes; or an error where it has not; or not at all."""
+
+
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+class ValueFormat(enum.StrEnum):
+    """What events are: bytes, an object of JSON each, or a stream of Arrow's format each."""
+
+    BINARY = "binary"
+    JSON = "json"
+    ARROW = "arrow"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A time in ms since 1970, by the clocks of the controllers."""
+
+    time_ms: int
 
 
 @dataclass(frozen=True)
@@ -50,8 +72,9 @@ class SourceOptions:
     """Where to read from, and how.
 
     ``streams`` is empty for a query that reads the streams of a ``tag``.
-    ``start`` and ``end`` are HEAD, TAIL or a cut; a streaming query stops reading at an ``end`` that is a cut.
-    ``max_bytes`` and ``max_events`` bound a batch of a streaming query; None for no bound. ``group``: the reader group
+    ``start`` and ``end`` are HEAD, TAIL, a cut or a time; a streaming query stops reading at an ``end`` that is a cut.
+    ``max_bytes`` and ``max_events`` bound a batch of a streaming query; None for no bound. ``min_partition_bytes``:
+    what one task reads at least, if there are so many. ``group``: the reader group
     (``scope/group``) that publishes the position, or empty. ``tier2``: where tables are read from as far as it has them
     (None: segment stores); ``direct_only``: only there.
     """
@@ -59,12 +82,13 @@ class SourceOptions:
     controller: str
     streams: tuple[StreamName, ...]
     tag: Tag | None = None
-    start: str | StreamCut = HEAD
-    end: str | StreamCut = TAIL
+    start: str | StreamCut | Moment = HEAD
+    end: str | StreamCut | Moment = TAIL
     max_bytes: int | None = None
     max_events: int | None = None
+    min_partition_bytes: int = 0
     group: str = ""
-    is_json: bool = False
+    value_format: ValueFormat = ValueFormat.BINARY
     fail_fast: bool = False
     fail_on_data_loss: bool = True
     tier2: StoreLocation | None = None
@@ -88,8 +112,9 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         end=_position(options, "end", TAIL, streams),
         max_bytes=count(options, "maxBytesPerTrigger"),
         max_events=count(options, "maxEventsPerTrigger"),
+        min_partition_bytes=count(options, "minPartitionBytes", lowest=0) or 0,
         group=options.get("group", ""),
-        is_json=choice(options, "valueFormat", ("binary", "json")) == "json",
+        value_format=ValueFormat(choice(options, "valueFormat", tuple(ValueFormat))),
         fail_fast=choice(options, "mode", ("permissive", "failfast")) == "failfast",
         fail_on_data_loss=choice(options, "failOnDataLoss", ("true", "false")) == "true",
         tier2=None if direct == "never" else StoreLocation.from_options(options),
@@ -103,8 +128,11 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         raise BadRequestError("group publishes positions in streams that the options name, not in those of a tag")
     if parsed.group and parsed.group.count("/") != 1:
         raise BadRequestError(f"group {parsed.group!r} is not of the form SCOPE/GROUP")
-    if streaming and "end" in options and isinstance(parsed.end, str):
+    if streaming and "end" in options and not isinstance(parsed.end, StreamCut):
         raise BadRequestError("the end of a streaming query is a stream cut: for the tail use the trigger availableNow")
+    times = [each.time_ms for each in (parsed.start, parsed.end) if isinstance(each, Moment)]
+    if times != sorted(times):
+        raise BadRequestError(f"option end: {options['end'][:80]!r} is before the start {options['start'][:80]!r}")
     if streaming and (parsed.tier2 is not None or direct != DIRECT[0]):
         raise BadRequestError("tier2 and direct are options of tables: a streaming query reads from the segment stores")
     only_streaming = [
@@ -136,15 +164,29 @@ def _tag(options: Mapping[str, str]) -> Tag | None:
     return Tag(scope, name)
 
 
-def _position(options: Mapping[str, str], name: str, default: str, streams: tuple[StreamName, ...]) -> str | StreamCut:
+def _moment(name: str, text: str) -> Moment:
+    """Return a time in ISO 8601, in UTC if it has no zone. Raises BadRequestError."""
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadRequestError(f"option {name}: {text[:80]!r} is no time in ISO 8601 ({error})") from error
+    zoned = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
+    return Moment(round(zoned.timestamp() * 1000))
+
+
+def _position(
+    options: Mapping[str, str], name: str, default: str, streams: tuple[StreamName, ...]
+) -> str | StreamCut | Moment:
     text = options.get(name, default)
     if text in (HEAD, TAIL):
         return text
+    if _DATE.match(text):
+        return _moment(name, text)
     try:
         cut = parse_stream_cut(text)
     except BadRequestError as error:
         raise BadRequestError(
-            f"option {name}: {text[:80]!r} is neither head, tail nor a stream cut ({error})"
+            f"option {name}: {text[:80]!r} is neither head, tail, a time nor a stream cut ({error})"
         ) from error
     if cut is None:
         return default

@@ -76,6 +76,20 @@ def slices(start: Positions, end: Positions) -> list[Slice]:
     return found
 
 
+def grouped(lengths: Sequence[int], least: int) -> list[range]:
+    """Divide consecutive things of these lengths into groups of at least so much together, by their indexes.
+
+    The last group may be smaller. With `least` 0 each thing is a group.
+    """
+    found, first, size = [], 0, 0
+    for index, length in enumerate(lengths):
+        size += length
+        if size >= least:
+            found.append(range(first, index + 1))
+            first, size = index + 1, 0
+    return [*found, range(first, len(lengths))] if first < len(lengths) else found
+
+
 def cut_of(stream: StreamName, positions: Positions) -> StreamCut:
     """Return the position in a stream as a stream cut."""
     return StreamCut(stream.scope, stream.stream, positions[stream])

@@ -21,7 +21,7 @@ from tailrace.common.errors import (
 from tailrace.common.stream_cut import pairs_of_positions
 from tailrace.common.stream_policies import StreamDataRetention
 from tailrace.common.task_groups import gather_bounded
-from tailrace.pipelines.source.options import HEAD, TAIL
+from tailrace.pipelines.source.options import HEAD, TAIL, Moment
 from tailrace.pipelines.source.plan import follow, share
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Navigator:
     fail_on_data_loss: bool
     _reported: set[str] = field(default_factory=set)
 
-    async def start(self, stream: StreamName, where: str | StreamCut) -> dict[int, int]:
-        """Return the head, the tail, or the position of a cut.
+    async def start(self, stream: StreamName, where: str | StreamCut | Moment) -> dict[int, int]:
+        """Return the head, the tail, the position of a cut, or one with all that was written since a time behind it.
 
         Raises:
             NoSuchStreamError. BadRequestError: the cut is no position of the stream.
@@ -63,9 +63,24 @@ class Navigator:
             return await self.context.controller.head_segments(stream)
         if where == TAIL:
             return await self.tail(stream)
+        if isinstance(where, Moment):
+            return await self.cut_before(stream, where) or await self.context.controller.head_segments(stream)
         assert not isinstance(where, str)
         await self.check_cut(stream, where)
         return dict(where.positions)
+
+    async def cut_before(self, stream: StreamName, moment: Moment) -> dict[int, int] | None:
+        """Return the newest recorded cut of a time or before it; None: there is none that is not truncated."""
+        cuts = await self.context.controller.stream_cuts(stream, moment.time_ms, moment.time_ms)
+        found = [dict(cut.positions) for cut in cuts if cut.recorded_ms <= moment.time_ms]
+        if not found or not await self.context.controller.is_cut_valid(stream, found[-1]):
+            return None
+        return found[-1]
+
+    async def cut_after(self, stream: StreamName, moment: Moment) -> dict[int, int] | None:
+        """Return the oldest recorded cut of a time or after it; None: there is none."""
+        cuts = await self.context.controller.stream_cuts(stream, moment.time_ms, moment.time_ms)
+        return next((dict(cut.positions) for cut in cuts if cut.recorded_ms >= moment.time_ms), None)
 
     async def check_exists(self, stream: StreamName) -> None:
         """Raise NoSuchStreamError when the stream does not exist."""

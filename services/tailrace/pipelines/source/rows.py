@@ -6,9 +6,19 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from tailrace.client import BlockingClient
 from tailrace.client.reader.batch import SegmentSlice
@@ -16,13 +26,18 @@ from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits, names
 from tailrace.common.errors import DataLossError, SegmentGoneError, SegmentTruncatedError
 from tailrace.pipelines.direct.events import BlockingEvents
+from tailrace.pipelines.source import ingest_times
+from tailrace.pipelines.source.arrow_values import ArrowDecoder
 from tailrace.pipelines.source.json_values import JsonDecoder
+from tailrace.pipelines.source.options import ValueFormat
+from tailrace.pipelines.source.plan import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tailrace.cluster.cluster_identity import ClusterIdentity
     from tailrace.pipelines.direct.references import SegmentReferences
+    from tailrace.pipelines.source.ingest_times import RecordedCuts, TimeBound
     from tailrace.pipelines.source.options import SourceOptions
     from tailrace.pipelines.source.plan import Slice
 
@@ -37,6 +52,8 @@ COLUMNS: Final = StructType(
     ]
 )
 """Columns of events that are not decoded. ``segment`` is its number, ``offset`` where the event begins in it."""
+INGESTED_BEFORE: Final = StructField(ingest_times.COLUMN, TimestampType())
+"""A further column, for those who ask for it: it needs calls to the controller."""
 
 
 class DirectPart(NamedTuple):
@@ -46,13 +63,26 @@ class DirectPart(NamedTuple):
     references: SegmentReferences
 
 
-class SlicePartition(InputPartition):
-    """A slice of a segment, for one task. With `direct` its beginning is read from Tier 2."""
+class Part(NamedTuple):
+    """A slice of a segment, what Tier 2 has of it, and bounds of the times at which it was written, if asked for."""
 
-    def __init__(self, piece: Slice, direct: DirectPart | None = None) -> None:
-        super().__init__(tuple(piece))
-        self.piece = piece
-        self.direct = direct
+    piece: Slice
+    direct: DirectPart | None = None
+    times: tuple[TimeBound, ...] = ()
+
+
+class SlicePartition(InputPartition):
+    """Slices of segments, which one task reads one after another."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__(tuple(tuple(part.piece) for part in parts))
+        self.parts = tuple(parts)
+
+
+def partitions_of(options: SourceOptions, parts: Sequence[Part]) -> list[SlicePartition]:
+    """Divide what is read among tasks: a slice each, or as many as the options want a task to read."""
+    groups = grouped([part.piece.end - part.piece.start for part in parts], options.min_partition_bytes)
+    return [SlicePartition([parts[index] for index in group]) for group in groups]
 
 
 @dataclass(frozen=True)
@@ -68,13 +98,21 @@ class Events:
         return int(self.offsets[-1].as_py()) + EVENT_HEADER_BYTES + len(self.values[-1].as_buffer())
 
 
-def read_slice(options: SourceOptions, partition: SlicePartition) -> Iterator[Events]:
+async def timed(cuts: RecordedCuts, parts: Sequence[Part], now_ms: int) -> list[Part]:
+    """Return parts with bounds of their times. `now_ms`: a time by which all of them had been written."""
+    known = {stream: await cuts.of(stream) for stream in {part.piece.stream for part in parts}}
+    return [
+        part._replace(times=ingest_times.time_bounds(part.piece, known[part.piece.stream], now_ms)) for part in parts
+    ]
+
+
+def read_slice(options: SourceOptions, part: Part) -> Iterator[Events]:
     """Yield the events of a slice, some MiB at a time.
 
     Raises:
         DataLossError: they were truncated, unless the options let a query go on then.
     """
-    piece, start, direct = partition.piece, partition.piece.start, partition.direct
+    piece, start, direct = part.piece, part.piece.start, part.direct
     segment = piece.stream.segment(piece.identifier)
     while start < piece.end:
         try:
@@ -128,19 +166,29 @@ def _events(values: list[bytes], start: int) -> Events:
 
 
 def record_batches(options: SourceOptions, schema: StructType, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a slice with the columns of `schema`: those of COLUMNS, or fields of JSON."""
-    decoder = JsonDecoder(schema, fail_fast=options.fail_fast) if options.is_json else None
-    piece = partition.piece
-    place = piece.stream.segment(piece.identifier)
-    for events in read_slice(options, partition):
-        if decoder is not None:
-            yield decoder.decode(events.values.to_pylist(), events.offsets.to_pylist(), place)
-        else:
-            yield _raw(schema.fieldNames(), events, piece)
+    """Yield the events of a partition with the columns of `schema`: those of COLUMNS, or fields of decoded events."""
+    decoder = _decoder(options, schema)
+    for part in partition.parts:
+        place = part.piece.stream.segment(part.piece.identifier)
+        for events in read_slice(options, part):
+            if decoder is None:
+                yield _raw(schema.fieldNames(), events, part)
+            else:
+                yield from decoder.decode(events.values.to_pylist(), events.offsets.to_pylist(), place)
 
 
-def _raw(columns: list[str], events: Events, piece: Slice) -> pa.RecordBatch:
-    count = len(events.values)
+def _decoder(options: SourceOptions, schema: StructType) -> JsonDecoder | ArrowDecoder | None:
+    match options.value_format:
+        case ValueFormat.JSON:
+            return JsonDecoder(schema, fail_fast=options.fail_fast)
+        case ValueFormat.ARROW:
+            return ArrowDecoder(schema, fail_fast=options.fail_fast)
+        case ValueFormat.BINARY:
+            return None
+
+
+def _raw(columns: list[str], events: Events, part: Part) -> pa.RecordBatch:
+    count, piece = len(events.values), part.piece
 
     def column(name: str) -> pa.Array:
         match name:
@@ -152,7 +200,19 @@ def _raw(columns: list[str], events: Events, piece: Slice) -> pa.RecordBatch:
                 return pa.repeat(pa.scalar(names.segment_number(piece.identifier), pa.int32()), count)
             case "epoch":
                 return pa.repeat(pa.scalar(names.segment_epoch(piece.identifier), pa.int32()), count)
+            case ingest_times.COLUMN:
+                return _ingested_before(events, part.times)
             case _:
                 return pa.repeat(pa.scalar(getattr(piece.stream, name), pa.string()), count)
 
     return pa.RecordBatch.from_arrays([column(name) for name in columns], names=columns)
+
+
+def _ingested_before(events: Events, times: Sequence[TimeBound]) -> pa.Array:
+    """Return a time for each event: that of the first bound behind the whole event."""
+    lengths = pc.cast(pc.binary_length(events.values), pa.int64())
+    ends = pc.add(pc.add(events.offsets, lengths), EVENT_HEADER_BYTES)
+    bounds = np.array([bound.end for bound in times], np.int64)
+    index = np.searchsorted(bounds, ends.to_numpy(zero_copy_only=False))
+    stamps = np.array([bound.time_ms for bound in times], np.int64)[index]
+    return pc.cast(pa.array(stamps, pa.timestamp("ms", "UTC")), pa.timestamp("us", "UTC"))

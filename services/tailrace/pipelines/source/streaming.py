@@ -15,12 +15,14 @@ from pyspark.sql.streaming.datasource import (
 
 from tailrace.client import BlockingClient
 from tailrace.common.errors import BadRequestError, NoSuchStreamError
+from tailrace.common.real_ports import SystemClock
 from tailrace.common.stream_cut import StreamCut
+from tailrace.pipelines.source.ingest_times import COLUMN, RecordedCuts
 from tailrace.pipelines.source.offsets import from_offset, to_offset
-from tailrace.pipelines.source.options import HEAD
+from tailrace.pipelines.source.options import HEAD, ValueFormat
 from tailrace.pipelines.source.plan import cut_of, slices
 from tailrace.pipelines.source.positions import Navigator, ReadLimits
-from tailrace.pipelines.source.rows import SlicePartition, record_batches
+from tailrace.pipelines.source.rows import Part, SlicePartition, partitions_of, record_batches, timed
 from tailrace.pipelines.source.tagged import TaggedStreams
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._navigator: Navigator | None = None
         self._group: ReaderGroup | None = None
         self._tagged: TaggedStreams | None = None
+        self._cuts: RecordedCuts | None = None
         self._ends: Positions | None = None
         self._is_checked = False
 
@@ -156,12 +159,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {stream: client.run(navigator.tail(stream)) for stream in streams}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the slices of a batch, one a segment. Raises BadRequestError for offsets of other streams."""
+        """Return the slices of a batch. Raises BadRequestError for offsets of other streams."""
         first, last = (from_offset(offset, self._named) for offset in (start, end))
-        return [SlicePartition(piece) for piece in slices(first, last)]
+        parts = [Part(piece) for piece in slices(first, last)]
+        if COLUMN in self._schema.fieldNames() and self._options.value_format is ValueFormat.BINARY:
+            client, _ = self._connected()
+            self._cuts = self._cuts or RecordedCuts(client.context)
+            parts = client.run(timed(self._cuts, parts, SystemClock().now_ms()))
+        return partitions_of(self._options, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a slice."""
+        """Yield the events of a partition."""
         assert isinstance(partition, SlicePartition)
         return record_batches(self._options, self._schema, partition)
 

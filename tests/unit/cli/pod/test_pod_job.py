@@ -6,19 +6,29 @@ from pathlib import Path
 import pytest
 
 from tailrace.cli.pod import job
+from tailrace_operator.pipeline.render import FINAL_CODES
 
 
 def test_numbers_are_left_without_the_position() -> None:
     text = '{"batches": 2, "rows": 300, "position": {"a/b": {"0": 5}}}'
-    assert job.message_of(0, text, "") == '{"batches": 2, "rows": 300}'
-    assert job.message_of(0, "no JSON", "warning") == ""
-    assert job.message_of(0, "[1]", "") == ""
+    assert job.result_of(0, text, "") == (0, '{"batches": 2, "rows": 300}')
+    assert job.result_of(0, "no JSON", "warning") == (0, "")
+    assert job.result_of(0, "[1]", "") == (0, "")
 
 
 def test_an_error_is_left_as_its_last_line() -> None:
-    assert job.message_of(1, "", "tailrace: no such stream") == "tailrace: no such stream"
-    assert job.message_of(1, "", "") == "exit code 1"
-    assert len(job.message_of(1, "", "x" * 10_000)) == job.MESSAGE_MAX_BYTES
+    assert job.result_of(1, "", "tailrace: no such stream") == (1, "tailrace: no such stream")
+    assert job.result_of(1, "", "") == (1, "exit code 1")
+    assert len(job.result_of(1, "", "x" * 10_000)[1]) == job.MESSAGE_MAX_BYTES
+
+
+def test_findings_of_an_audit_are_no_error_that_another_run_could_mend() -> None:
+    text = '{"healthy": false, "findings": {"orphan": 2, "damaged": 1}, "report": "s3a://lake/audits/2026"}'
+    code, message = job.result_of(1, text, "a warning")
+    assert code == job.FINDINGS_CODE
+    assert code in FINAL_CODES
+    assert message == "the audit has findings (1 damaged, 2 orphan); its report is s3a://lake/audits/2026"
+    assert job.result_of(0, text, "")[0] == 0
 
 
 def test_a_kept_stream_passes_everything_on() -> None:

@@ -8,12 +8,14 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
 
 MISSING = pb.StreamHistory.STREAM_NOT_FOUND
 HALVES = [(0.0, 0.5), (0.5, 1.0)]
 WHOLE = [(0.0, 1.0)]
+RETAIN = controller_pb2.RetentionPolicy(retentionType=controller_pb2.RetentionPolicy.SIZE, retentionParam=1 << 40)
 
 
 async def history(api: Any, first: int = 0) -> pb.StreamHistory:
@@ -89,3 +91,36 @@ async def test_pages_have_all_epochs(api: Any, monkeypatch: pytest.MonkeyPatch) 
     assert epochs == list(range(7))
     with pytest.raises(BadRequestError, match="not from 0 to 6"):
         await history(api, 7)
+
+
+async def cuts(api: Any, from_ms: int = 0, to_ms: int = 0) -> pb.StreamCuts:
+    request = pb.StreamCutsRequest(scope=api.scope, stream=api.stream, fromMs=from_ms, toMs=to_ms)
+    found: pb.StreamCuts = await api.call("streamCuts", request)
+    return found
+
+
+async def test_recorded_cuts_are_returned_by_their_times(
+    world: Any, make_api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = await world.start(sole=True, retention_period_s=10_000)
+    api = make_api(controller)
+    assert (await cuts(api)).status == pb.StreamCuts.STREAM_NOT_FOUND
+    await api.setup(1, retentionPolicy=RETAIN)
+    assert list((await cuts(api)).cuts) == []
+    key, times = StreamKey(api.scope, api.stream), []
+    for _ in range(4):
+        world.segments.append(segment(api, 0), bytes(10))
+        world.clock.ms += 10_000_000
+        times.append(world.clock.ms)
+        await controller.services.core.retention.apply(key)
+    found = await cuts(api)
+    assert [(each.recordedMs, dict(each.cut)) for each in found.cuts] == [
+        (time, {0: 10 * (number + 1)}) for number, time in enumerate(times)
+    ]
+    between = await cuts(api, times[1] + 1, times[2] - 1)
+    assert [each.recordedMs for each in between.cuts] == times[1:3]
+    monkeypatch.setattr(limits, "HISTORY_SEGMENTS_PER_REPLY_MAX", 2)
+    first = await cuts(api)
+    assert ([each.recordedMs for each in first.cuts], first.nextMs) == (times[:2], times[2])
+    rest = await cuts(api, first.nextMs)
+    assert ([each.recordedMs for each in rest.cuts], rest.nextMs) == (times[2:], 0)

@@ -69,6 +69,7 @@ CALLS: list[tuple[str, Message]] = [
     ("deleteReaderGroup", GROUP_INFO),
     ("listSubscribers", STREAM),
     ("streamHistory", pb_operator.StreamHistoryRequest(scope="scope", stream="stream")),
+    ("streamCuts", pb_operator.StreamCutsRequest(scope="scope", stream="stream")),
     ("updateSubscriberStreamCut", pb.SubscriberStreamCut(subscriber="group", readerGroupId=GROUP_ID, streamCut=CUT)),
     (
         "createKeyValueTable",

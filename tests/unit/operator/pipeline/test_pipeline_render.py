@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailrace.cluster.kubernetes import Kind
-from tailrace_operator.kube.objects import CRON_JOBS, JOBS, ROLES, STATEFUL_SETS
+from tailrace_operator.kube.objects import CRON_JOBS, JOBS, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, STATEFUL_SETS
 from tailrace_operator.pipeline import settings
 from tailrace_operator.pipeline.plan import Plan
 from tailrace_operator.pipeline.render import RUN_ANNOTATION, children, workload_kind
@@ -15,6 +15,9 @@ from tailrace_operator.schema.pipeline_spec import PipelineSpec
 from tailrace_operator.schema.specs import Tier2Spec
 
 TIER2 = Tier2Spec("tailrace", "http://minio.n:9000", "minio", "trial")
+
+
+APPLICATION = {"job": None, "stream": None, "output": None, "application": {"file": "/app/main.py"}}
 
 
 def plan(run: str = "", **fields: Any) -> Plan:
@@ -33,12 +36,20 @@ def pod_of(of: Plan) -> dict[str, Any]:
     return found
 
 
+def executor_of(of: Plan) -> dict[str, Any]:
+    data = next(child.manifest["data"] for child in children(of) if "data" in child.manifest)
+    found: dict[str, Any] = json.loads(data[settings.EXECUTOR_FILE])
+    return found
+
+
 @pytest.mark.parametrize(
     ("fields", "kind", "restart"),
     [
         ({}, JOBS, "Never"),
         ({"schedule": "@daily"}, CRON_JOBS, "Never"),
         ({"everySeconds": 5}, STATEFUL_SETS, "Always"),
+        (APPLICATION, JOBS, "Never"),
+        (APPLICATION | {"continuous": True}, STATEFUL_SETS, "Always"),
     ],
 )
 def test_one_workload_runs_the_driver(fields: dict[str, Any], kind: Kind, restart: str) -> None:
@@ -94,8 +105,7 @@ def test_no_credentials_are_in_the_settings() -> None:
 
 
 def test_executors_are_restricted_and_have_no_token() -> None:
-    data = next(child.manifest["data"] for child in children(plan()) if "data" in child.manifest)
-    template = json.loads(data[settings.EXECUTOR_FILE])
+    template = executor_of(plan())
     (container,) = template["spec"]["containers"]
     assert template["spec"]["automountServiceAccountToken"] is False
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -108,6 +118,35 @@ def test_a_driver_without_executors_has_no_rights() -> None:
     assert rules == []
     assert pod_of(of)["automountServiceAccountToken"] is False
     assert settings.settings(of)["spark.master"] == "local[2]"
+
+
+def test_pods_run_where_the_specification_says() -> None:
+    tolerations = [{"key": "spark", "operator": "Exists"}]
+    of = plan(nodeSelector={"disk": "ssd"}, tolerations=tolerations)
+    for spec in (pod_of(of), executor_of(of)["spec"]):
+        assert spec["nodeSelector"] == {"disk": "ssd"}
+        assert spec["tolerations"] == tolerations
+    assert "nodeSelector" not in pod_of(plan())
+    assert "tolerations" not in executor_of(plan())["spec"]
+
+
+def test_a_service_account_of_the_user_gets_the_rights_and_is_not_written() -> None:
+    of = plan(serviceAccountName="lake-writer")
+    assert pod_of(of)["serviceAccountName"] == executor_of(of)["spec"]["serviceAccountName"] == "lake-writer"
+    assert settings.settings(of)["spark.kubernetes.authenticate.serviceAccountName"] == "lake-writer"
+    assert SERVICE_ACCOUNTS not in [child.kind for child in children(of)]
+    (subject,) = next(child.manifest["subjects"] for child in children(of) if child.kind is ROLE_BINDINGS)
+    assert subject["name"] == "lake-writer"
+    (own,) = next(child.manifest["subjects"] for child in children(plan()) if child.kind is ROLE_BINDINGS)
+    assert own["name"] == "nightly-pipeline"
+    alone = plan(serviceAccountName="lake-writer", executors={"instances": 0})
+    assert pod_of(alone)["automountServiceAccountToken"] is True
+
+
+def test_a_run_that_no_restart_mends_ends_at_once() -> None:
+    first, _ = workload(plan())["spec"]["podFailurePolicy"]["rules"]
+    assert first["action"] == "FailJob"
+    assert first["onExitCodes"]["values"] == [2, 3]
 
 
 def test_another_object_store_is_used_with_its_own_credentials() -> None:

@@ -5,12 +5,18 @@ from typing import Any
 import pytest
 
 from tailrace.common.errors import InvalidSpecError
-from tailrace_operator.schema.pipeline_spec import ExecutorsSpec, PipelineSpec, SparkPodSpec, bucket_and_path
+from tailrace_operator.schema.pipeline_spec import (
+    ApplicationSpec,
+    ExecutorsSpec,
+    PipelineSpec,
+    SparkPodSpec,
+    bucket_and_path,
+)
 
 MIB = 2**20
 
 
-def pipeline(job: str = "archive", **fields: Any) -> dict[str, Any]:
+def pipeline(job: str | None = "archive", **fields: Any) -> dict[str, Any]:
     own = {"output": "s3a://lake/orders"} if job in ("archive", "aggregate") else {}
     spec = {"cluster": "main", "job": job, "stream": "shop/orders", **own, **fields}
     return {"metadata": {"name": "nightly", "namespace": "n", "uid": "u"}, "spec": spec}
@@ -18,50 +24,26 @@ def pipeline(job: str = "archive", **fields: Any) -> dict[str, Any]:
 
 def test_an_archive_has_defaults() -> None:
     spec = PipelineSpec.parse(pipeline())
-    assert spec.arguments == ("archive", "shop/orders", "s3a://lake/orders")
     assert spec.driver == SparkPodSpec(1536 * MIB)
     assert spec.executors == ExecutorsSpec(1, 1, SparkPodSpec(1536 * MIB))
     assert (spec.every_s, spec.schedule, spec.suspend, spec.restarts) == (None, None, False, 6)
     assert spec.object_store is None
     assert spec.image is None
+    assert (spec.application, spec.is_endless) == (None, False)
 
 
-@pytest.mark.parametrize(
-    ("job", "fields", "arguments"),
-    [
-        (
-            "aggregate",
-            {"options": ["window=1 day", "key=dest", "key=carrier"], "everySeconds": 30},
-            (
-                "aggregate",
-                "shop/orders",
-                "s3a://lake/orders",
-                "--window=1 day",
-                "--key=dest",
-                "--key=carrier",
-                "--every=30",
-            ),
-        ),
-        (
-            "replay",
-            {"target": "shop/copy", "checkpoint": "s3a://lake/c", "schedule": "0 3 * * *"},
-            ("replay", "shop/orders", "shop/copy", "--checkpoint=s3a://lake/c"),
-        ),
-        (
-            "backfill",
-            {"input": "s3a://lake/in/*.parquet", "checkpoint": "s3a://lake/c", "options": ["order-by=at"]},
-            ("backfill", "s3a://lake/in/*.parquet", "shop/orders", "--checkpoint=s3a://lake/c", "--order-by=at"),
-        ),
-    ],
-)
-def test_each_job_gets_its_arguments(job: str, fields: dict[str, Any], arguments: tuple[str, ...]) -> None:
-    assert PipelineSpec.parse(pipeline(job, **fields)).arguments == arguments
+def test_an_application_is_a_file_and_its_arguments_in_their_order() -> None:
+    application = {"file": "/app/main.py", "arguments": ["b", "a", "b"]}
+    spec = PipelineSpec.parse(pipeline(job=None, stream=None, application=application, continuous=True))
+    assert spec.application == ApplicationSpec("/app/main.py", ("b", "a", "b"))
+    assert spec.is_endless
+    assert (spec.job, spec.stream, spec.written) == (None, None, ())
 
 
 @pytest.mark.parametrize(
     ("manifest", "field"),
     [
-        (pipeline(output=None), "output is required by archive and aggregate"),
+        (pipeline(output=None), "output is required by archive, aggregate and audit"),
         (pipeline(output="/local"), "spec.output"),
         (pipeline(output="s3a://lake"), "spec.output"),
         (pipeline(stream="orders"), "spec.stream"),

@@ -41,6 +41,8 @@ ALLOWED = {
     "maxLength",
     "minItems",
     "maxItems",
+    "additionalProperties",
+    "maxProperties",
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
     "x-kubernetes-validations",
@@ -83,7 +85,10 @@ def test_every_field_is_structural_and_bounded(node: dict[str, Any]) -> None:
             assert node["maxLength"] >= 1
         case "array":
             assert node["maxItems"] >= 1
-            assert node["x-kubernetes-list-type"] in {"set", "map"}
+            assert node["x-kubernetes-list-type"] in {"set", "map", "atomic"}
+        case "object" if "additionalProperties" in node:
+            assert node["maxProperties"] >= 1
+            assert node["additionalProperties"]["type"] == "string"
         case "object":
             assert node["properties"]
             assert set(node.get("required", ())) <= node["properties"].keys()
@@ -219,6 +224,9 @@ def plausible(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
         case "quantity":
             numbers = [schema["minimum"], schema["maximum"], schema["maximum"] + 1, -1, 2, 2**30, 0.5]
             return st.sampled_from([*numbers, *TEXTS])
+        case "object" if "additionalProperties" in schema:
+            items = plausible(schema["additionalProperties"]) | st.none()
+            return st.dictionaries(st.sampled_from(TEXTS), items, max_size=3)
         case "object":
             required = set(schema.get("required", ()))
             fields = {name: plausible(field) for name, field in schema["properties"].items()}
@@ -265,7 +273,7 @@ def unique_lists(schema: dict[str, Any]) -> dict[str, Any]:
     }
     if "items" in found:
         found["items"] = unique_lists(found["items"])
-        found["uniqueItems"] = True
+        found["uniqueItems"] = found["x-kubernetes-list-type"] != "atomic"
     return found
 
 

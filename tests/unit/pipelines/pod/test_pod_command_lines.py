@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailrace.pipelines.pod.command_lines import driver, executor, launched, launcher
+from tailrace.pipelines.pod.command_lines import APPLICATION, JOB, driver, executor, launched, launcher
 
 PLACES = {"JAVA_HOME": "/java", "SPARK_HOME": "/opt/packages/pyspark"}
 EXECUTOR = PLACES | {
@@ -40,10 +40,15 @@ def test_an_executor_needs_what_spark_sets() -> None:
 
 
 def test_a_driver_binds_to_the_address_of_its_pod() -> None:
-    command = driver(PLACES | {"POD_IP": "10.0.0.1", "POD_NAME": "d-0", "SPARK_PROPERTIES": "/p"}, ["archive", "a/b"])
+    environment = PLACES | {"POD_IP": "10.0.0.1", "POD_NAME": "d-0", "SPARK_PROPERTIES": "/p"}
+    command = driver(environment, JOB, ["archive", "a/b"])
     assert command[:3] == ["org.apache.spark.deploy.SparkSubmit", "--properties-file", "/p"]
     assert "spark.driver.bindAddress=10.0.0.1" in command
     assert command[-3:] == ["/opt/packages/tailrace/cli/pod/job.py", "archive", "a/b"]
+    assert driver(environment, APPLICATION, ["/app/x.py"])[-2:] == [
+        "/opt/packages/tailrace/cli/pod/application.py",
+        "/app/x.py",
+    ]
     assert launcher(PLACES, command)[-len(command) - 1] == "org.apache.spark.launcher.Main"
 
 

@@ -1,0 +1,62 @@
+"""Bound the times at which events were written, by the cuts that retention recorded (docs/spark.md#times)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.common.names import segment_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.client.context import ClientContext
+    from tailrace.client.control.history import TimedCut
+    from tailrace.client.model import StreamName
+    from tailrace.pipelines.source.plan import Slice
+
+COLUMN: Final = "ingested_before"
+
+
+class TimeBound(NamedTuple):
+    """All bytes of a segment before the offset ``end`` were written before ``time_ms``, in ms since 1970."""
+
+    end: int
+    time_ms: int
+
+
+def time_bounds(piece: Slice, cuts: Sequence[TimedCut], now_ms: int) -> tuple[TimeBound, ...]:
+    """Return bounds for all bytes of a slice, in order of offset and of time.
+
+    ``cuts`` are in order of time, and `now_ms` is a time at which the slice had been written. Pure.
+    """
+    found: list[TimeBound] = []
+    reached = piece.start
+    for cut in cuts:
+        end = cut.positions.get(piece.identifier)
+        if end is None:
+            # A cut at the tail has a segment of the newest epoch there was. What is older and not in it was sealed.
+            newest = max(map(segment_epoch, cut.positions), default=-1)
+            end = piece.end if segment_epoch(piece.identifier) <= newest else reached
+        end = min(end, piece.end)
+        if end > reached:
+            reached = end
+            found.append(TimeBound(reached, cut.recorded_ms))
+    if reached < piece.end:
+        found.append(TimeBound(piece.end, now_ms))
+    return tuple(found)
+
+
+class RecordedCuts:
+    """The recorded cuts of streams, of which those that are known are not asked for again."""
+
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
+        self._known: dict[StreamName, tuple[TimedCut, ...]] = {}
+
+    async def of(self, stream: StreamName) -> tuple[TimedCut, ...]:
+        """Return all recorded cuts of a stream, oldest first. Raises NoSuchStreamError."""
+        known = self._known.get(stream, ())
+        newer = await self._context.controller.stream_cuts(stream, known[-1].recorded_ms if known else 0)
+        known += tuple(cut for cut in newer if not known or cut.recorded_ms > known[-1].recorded_ms)
+        self._known[stream] = known
+        return known

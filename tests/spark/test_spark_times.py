@@ -1,0 +1,167 @@
+"""Times in the source: where a table begins and ends, and before when events were written; few or many tasks; Arrow.
+
+See docs/spark.md#times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+
+from harness.server import READY_DEADLINE_S as READY_WITHIN_S
+from tailrace.cli.demo.server import Endpoints, ServerProcess
+from tailrace.client import BlockingClient, RetentionPolicy, ScalingPolicy, StreamConfig
+from tailrace.client.model import StreamName
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DEADLINE_S = 120.0
+EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
+FOR_EVER = RetentionPolicy.by_time_ms(30 * 86_400_000)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
+    """A server that records a cut of a stream that has grown each second."""
+    folder = tmp_path_factory.mktemp("server")
+    options = ("--retention-period", "1s")
+    process = ServerProcess(folder, ports=EPHEMERAL, ready_within_s=READY_WITHIN_S, options=options)
+    with asyncio.Runner() as runner:
+        endpoints = runner.run(process.start())
+        try:
+            yield endpoints
+        finally:
+            runner.run(process.stop())
+
+
+class Written:
+    """A stream of numbered events in parts, and the time of a recorded cut behind each part."""
+
+    def __init__(self, client: BlockingClient, stream: str) -> None:
+        self._client = client
+        self._name = StreamName.parse(stream)
+        self._count = 0
+        self.behind_ms: list[int] = []
+
+    def write(self) -> None:
+        """Write 100 events, and wait until retention has recorded a cut behind them."""
+        with self._client.writer(self._name) as writer:
+            for number in range(self._count, self._count + 100):
+                writer.write_event(str(number).encode(), routing_key=str(number))
+            writer.flush()
+        self._count += 100
+        tail = dict(self._client.streams.tail(self._name).positions)
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            cuts = self._client.run(self._client.context.controller.stream_cuts(self._name))
+            if cuts and dict(cuts[-1].positions) == tail:
+                break
+            assert time.monotonic() < deadline, cuts
+            time.sleep(0.05)
+        self.behind_ms.append(cuts[-1].recorded_ms)
+
+
+@pytest.fixture
+def stream(client: BlockingClient, scope: str) -> str:
+    name = f"{scope}/events"
+    client.streams.create_stream(name, StreamConfig(ScalingPolicy.fixed(2), retention=FOR_EVER))
+    return name
+
+
+def reader(spark: SparkSession, server: Endpoints, stream: str, **options: str) -> Any:
+    return spark.read.format("tailrace").options(controller=server.controller, stream=stream, **options)
+
+
+def numbers(frame: DataFrame) -> list[int]:
+    return sorted(int(row["value"]) for row in frame.select("value").collect())
+
+
+def text(time_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).isoformat()
+
+
+def test_a_table_from_a_time_to_a_time(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str
+) -> None:
+    """A table has all that was written between two times, and no more than the recorded cuts say."""
+    written = Written(client, stream)
+    written.write()
+    written.write()
+    client.streams.scale_to(stream, 3)
+    written.write()
+    first, second, third = written.behind_ms
+    assert numbers(reader(spark, server, stream, start=text(first)).load()) == list(range(100, 300))
+    assert numbers(reader(spark, server, stream, end=text(first)).load()) == list(range(100))
+    both = reader(spark, server, stream, start=text(first), end=text(second)).load()
+    assert numbers(both) == list(range(100, 200))
+    assert numbers(reader(spark, server, stream, start="1970-01-01", end=text(third + 1)).load()) == list(range(300))
+    assert numbers(reader(spark, server, stream, start=text(third)).load()) == []
+
+
+def test_events_say_before_when_they_were_written(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str, tmp_path: Path
+) -> None:
+    written = Written(client, stream)
+    written.write()
+    written.write()
+    client.streams.scale_to(stream, 3)
+    schema = "value binary, ingested_before timestamp, offset bigint"
+    rows = reader(spark, server, stream).schema(schema).load().collect()
+    first, second = written.behind_ms
+    assert len(rows) == 200
+    for row in rows:
+        found = round(row["ingested_before"].timestamp() * 1000)
+        assert found <= first if int(row["value"]) < 100 else first < found <= second
+
+    collected: list[Any] = []
+    frame = spark.readStream.format("tailrace").options(
+        controller=server.controller, stream=stream, start=text(first)
+    )
+    query = (
+        frame.schema(schema)
+        .load()
+        .writeStream.foreachBatch(lambda batch, _: collected.extend(batch.collect()))
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sorted(int(row["value"]) for row in collected) == list(range(100, 200))
+    assert all(first < row["ingested_before"].timestamp() * 1000 <= second for row in collected)
+
+
+def test_a_task_reads_as_many_segments_as_wanted(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str
+) -> None:
+    Written(client, stream).write()
+    alone = reader(spark, server, stream).load()
+    together = reader(spark, server, stream, minPartitionBytes="1000000").load()
+    assert (alone.rdd.getNumPartitions(), together.rdd.getNumPartitions()) == (2, 1)
+    assert numbers(alone) == numbers(together) == list(range(100))
+
+
+def test_events_in_the_format_of_arrow_are_rows(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str
+) -> None:
+    table = pa.table({"n": list(range(50)), "name": [f"row {number}" for number in range(50)]})
+    sink = pa.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=20)
+    with client.writer(stream) as events:
+        events.write_event(bytes(sink.getvalue()), routing_key="a")
+        events.write_event(b"no Arrow", routing_key="b")
+        events.flush()
+    schema = "n bigint, name string, _corrupt binary"
+    rows = reader(spark, server, stream, valueFormat="arrow").schema(schema).load().collect()
+    good = sorted((row["n"], row["name"]) for row in rows if row["_corrupt"] is None)
+    assert good == [(number, f"row {number}") for number in range(50)]
+    assert [bytes(row["_corrupt"]) for row in rows if row["_corrupt"] is not None] == [b"no Arrow"]
