@@ -159,12 +159,12 @@ def test_many_streams(cli, tmp_path: Path) -> None:
     assert names_in(tmp_path) == []
 
 
-def test_cache_and_attributes(cli) -> None:
+def test_cache_and_index(cli) -> None:
     rows = checked("cache", cli.ok("bench", "cache", "--entries", "200", "--repeats", "1", "--json"))
-    assert {row["system"] for row in rows} == {"tailrace native", "tailrace pure Python", "dict"}
-    rows = checked("attributes", cli.ok("bench", "attributes", "--count", "2000", "--json"))
+    assert {row["system"] for row in rows} == {"all", "tailrace", "dict-copy", "rocksdb"}
+    rows = checked("index", cli.ok("bench", "index", "--count", "2000", "--json"))
     assert {row["unit"] for row in rows} == {"MB", "ms"}
-    assert "sorted inserts, batch 10" in cli.ok("bench", "attributes", "--count", "1000")
+    assert "sorted-10-compacted" in cli.ok("bench", "index", "--count", "1000")
 
 
 def test_a_server_that_is_not_there(cli) -> None:

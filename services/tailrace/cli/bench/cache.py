@@ -1,40 +1,59 @@
-"""Compare the streaming cache, native and in pure Python, with a plain dictionary.
+"""Compare the block cache with a dictionary and RocksDB (docs/cli.md#measuring).
 
-Sequential: entries of 10 KB are inserted, read, grown by appends of 2 KB and deleted. Random: 60 % inserts, 40 %
-removals, lengths uniform from 0 to the maximum, and one read of a random entry after each. For fairness, every system
-copies entries in and out. Each test runs several times on the same data, and the best time counts. Figures are per
-operation.
+The tests are those of "Streaming Cache". Sequential: entries of 10 KB are inserted, read and deleted. Random: 60 %
+inserts, 40 % removals, lengths uniform from 0 to 10 or 100 KB, and one read of a random entry after each. Every system
+copies entries in and out. Each test runs several times on the same data, and the best time counts. Contents are
+compared in a pass of their own, so that no time has the comparison.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import shutil
 import time
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from tailrace.cli.bench.result import Row
+from tailrace.cli.bench.result import Row, read_text, row
+from tailrace.common.limits import KIB
 from tailrace.kernel import BUFFER_BYTES, _cache, _cache_py, blocks_needed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-ENTRY_BYTES = 10 * 1024
-APPEND_BYTES = 2 * 1024
-RANDOM_ENTRY_BYTES_MAX = (10 * 1024, 100 * 1024)
-INSERT_SHARE = 0.6
-USABLE_BLOCKS_PER_BUFFER = 511
+ENTRIES: Final = 1_000_000
+ENTRY_BYTES: Final = 10 * KIB
+RANDOM_CASES: Final = {"random-10KB": 10 * KIB, "random-100KB": 100 * KIB}
+INSERT_SHARE: Final = 0.6
+USABLE_BLOCKS_PER_BUFFER: Final = 511
+BLOCK_BYTES: Final = 4 * KIB
+MEMORY_SHARE: Final = 0.6
+"""Of the memory that is available: how much the entries of a test may take."""
+DISK_FACTOR: Final = 4
+"""Of the bytes of entries: how much room RocksDB needs with what it has not compacted yet."""
+_PATTERN_BYTES: Final = 4 * KIB
 
 
 class System(Protocol):
     """A system under test: each call copies."""
 
-    def insert(self, data: memoryview) -> int: ...
+    def insert(self, data: memoryview) -> int:
+        """Store an entry and return its handle."""
+        ...
 
-    def append(self, handle: int, length: int, data: memoryview) -> int: ...
+    def read(self, handle: int, length: int, target: memoryview) -> None:
+        """Copy an entry into the beginning of a buffer."""
+        ...
 
-    def read(self, handle: int, length: int, target: memoryview) -> None: ...
+    def delete(self, handle: int) -> None:
+        """Delete an entry."""
+        ...
 
-    def delete(self, handle: int) -> None: ...
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
 
 
 class CacheSystem:
@@ -44,87 +63,157 @@ class CacheSystem:
         self._cache = cache
 
     def insert(self, data: memoryview) -> int:
+        """See System.insert."""
         return self._cache.insert(data)
 
-    def append(self, handle: int, length: int, data: memoryview) -> int:
-        return self._cache.append(handle, length, data)
-
     def read(self, handle: int, length: int, target: memoryview) -> None:
+        """See System.read."""
         self._cache.copy_into(handle, length, 0, length, target)
 
     def delete(self, handle: int) -> None:
+        """See System.delete."""
         self._cache.delete(handle)
+
+    def close(self) -> None:
+        """See System.close."""
 
 
 class DictionarySystem:
-    """A dictionary of immutable values: an append reads, joins and stores again."""
+    """A dictionary of immutable values."""
 
     def __init__(self) -> None:
         self._entries: dict[int, bytes] = {}
         self._next = 0
 
     def insert(self, data: memoryview) -> int:
+        """See System.insert."""
         self._next += 1
         self._entries[self._next] = bytes(data)
         return self._next
 
-    def append(self, handle: int, length: int, data: memoryview) -> int:
-        self._entries[handle] = b"".join((self._entries[handle], data))
-        return handle
-
     def read(self, handle: int, length: int, target: memoryview) -> None:
+        """See System.read."""
         target[:length] = self._entries[handle]
 
     def delete(self, handle: int) -> None:
+        """See System.delete."""
         del self._entries[handle]
+
+    def close(self) -> None:
+        """See System.close."""
+
+
+class RocksSystem:
+    """RocksDB in a folder, without a log of its own. It needs the package rocksdict."""
+
+    def __init__(self) -> None:
+        import rocksdict
+
+        self._folder = TemporaryDirectory(prefix="tailrace-bench-")
+        self._database: Any = rocksdict.Rdict(self._folder.name, rocksdict.Options(raw_mode=True))
+        options = rocksdict.WriteOptions()
+        options.disable_wal = True  # type: ignore[assignment,method-assign]  # a property, unlike its stub says
+        self._database.set_write_options(options)
+        self._next = 0
+
+    def insert(self, data: memoryview) -> int:
+        """See System.insert."""
+        self._next += 1
+        self._database[self._next.to_bytes(8, "big")] = bytes(data)
+        return self._next
+
+    def read(self, handle: int, length: int, target: memoryview) -> None:
+        """See System.read."""
+        target[:length] = self._database[handle.to_bytes(8, "big")]
+
+    def delete(self, handle: int) -> None:
+        """See System.delete."""
+        del self._database[handle.to_bytes(8, "big")]
+
+    def close(self) -> None:
+        """See System.close."""
+        self._database.close()
+        self._folder.cleanup()
 
 
 # One random operation: the length to insert (-1 removes instead), which entry to remove, which to read.
 Operation: TypeAlias = tuple[int, float, float]
 
 
-def run(entries: int = 50_000, repeats: int = 3) -> list[Row]:
-    """Return the rows of all systems and tests, each with that many entries or random operations."""
+def run(
+    entries: int = ENTRIES, repeats: int = 3, *, pure: bool = False, note: Callable[[str], None] = lambda text: None
+) -> list[Row]:
+    """Return the ms of each system and test, with that many entries or random operations, or as many as fit.
+
+    ``pure`` adds the cache in pure Python. ``note`` gets what is measured, and what is left out or made smaller.
+    """
     if entries < 1 or repeats < 1:
         raise ValueError("entries and repeats must be at least 1")
-    plans = {length_max: plan_operations(entries, length_max) for length_max in RANDOM_ENTRY_BYTES_MAX}
-    blocks = max(
-        entries * blocks_needed(ENTRY_BYTES + APPEND_BYTES),
-        *(peak_blocks(plan) for plan in plans.values()),
-    )
-    max_bytes = -(-blocks // USABLE_BLOCKS_PER_BUFFER) * BUFFER_BYTES
+    fitting = fitting_entries(entries, available_memory_bytes())
+    if fitting < entries:
+        note(f"{fitting:,} in place of {entries:,} entries: more do not fit into the memory that is available")
+    plans = {case: plan_operations(fitting, length_max) for case, length_max in RANDOM_CASES.items()}
+    peaks = [peak_blocks(plan) for plan in plans.values()]
+    blocks = max(fitting * blocks_needed(ENTRY_BYTES), *peaks)
+    found = [row("all", case, "operations", fitting, "operations") for case in ("sequential", *plans)]
     # One system at a time, so that memory holds one cache only.
-    makers: dict[str, Callable[[], System]] = {
-        "tailrace native": lambda: CacheSystem(_cache.BlockCache(max_bytes)),
-        "tailrace pure Python": lambda: CacheSystem(_cache_py.BlockCache(max_bytes)),
-        "dict": DictionarySystem,
-    }
-    rows: list[Row] = []
-    for name, make in makers.items():
+    for name, make in _systems(blocks, pure=pure, note=note).items():
+        note(f"{name}: {repeats} passes of {fitting:,} entries")
         system = make()
-        passes = [measure(system, entries, plans) for _ in range(repeats)]
-        for case, metric in passes[0]:
-            best_seconds = min(times[case, metric] for times in passes)
-            rows.append(
-                {"system": name, "case": case, "metric": metric, "value": best_seconds / entries * 1e9, "unit": "ns/op"}
-            )
-    return rows
+        try:
+            passes = [measure(system, fitting, plans) for _ in range(repeats)]
+            check(system, min(fitting, 100_000))
+        finally:
+            system.close()
+        found += [row(name, case, "time", min(times[case] for times in passes) * 1000, "ms") for case in passes[0]]
+    return found
 
 
-def measure(system: System, entries: int, plans: Mapping[int, Sequence[Operation]]) -> dict[tuple[str, str], float]:
-    """Return the seconds of each test, by case and metric."""
-    times = {("sequential 10 KB", metric): seconds for metric, seconds in run_sequential(system, entries).items()}
-    for length_max, plan in plans.items():
-        times[f"random up to {length_max // 1024} KB", "insert or delete, and read"] = run_random(
-            system, length_max, plan
-        )
+def _systems(blocks: int, *, pure: bool, note: Callable[[str], None]) -> dict[str, Callable[[], System]]:
+    max_bytes = -(-blocks // USABLE_BLOCKS_PER_BUFFER) * BUFFER_BYTES
+    found: dict[str, Callable[[], System]] = {"tailrace": lambda: CacheSystem(_cache.BlockCache(max_bytes))}
+    if pure:
+        found["tailrace-pure"] = lambda: CacheSystem(_cache_py.BlockCache(max_bytes))
+    found["dict-copy"] = DictionarySystem
+    try:
+        import rocksdict  # noqa: F401
+    except ImportError:
+        note("no RocksDB: pip install rocksdict")
+        return found
+    with TemporaryDirectory(prefix="tailrace-bench-") as folder:
+        free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < DISK_FACTOR * max_bytes:
+        note(f"no RocksDB: {DISK_FACTOR * max_bytes:,} bytes of temporary disk are needed, {free_bytes:,} are free")
+        return found
+    return found | {"rocksdb": RocksSystem}
+
+
+def fitting_entries(entries: int, available_bytes: int) -> int:
+    """Return how many entries or operations fit into a part of the memory: at least 1."""
+    # The random test with entries of up to 100 KB leaves one in five, which are 50 KB long in the mean.
+    each = max(blocks_needed(ENTRY_BYTES), blocks_needed(50 * KIB) * (2 * INSERT_SHARE - 1)) * BLOCK_BYTES
+    return max(1, min(entries, int(MEMORY_SHARE * available_bytes / each)))
+
+
+def available_memory_bytes() -> int:
+    """Return the memory that programs can get without swapping, as Linux says it; elsewhere half of all memory."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", read_text("/proc/meminfo"), re.MULTILINE)
+    if found is not None:
+        return int(found[1]) * KIB
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def measure(system: System, entries: int, plans: Mapping[str, Sequence[Operation]]) -> dict[str, float]:
+    """Return the seconds of each test, by case."""
+    times = {f"sequential-{name}": seconds for name, seconds in run_sequential(system, entries).items()}
+    for case, plan in plans.items():
+        times[case] = run_random(system, RANDOM_CASES[case], plan)
     return times
 
 
 def run_sequential(system: System, entries: int) -> dict[str, float]:
-    """Return the seconds to insert, read, append to and delete that many entries."""
+    """Return the seconds to insert, read and delete that many entries."""
     data = memoryview(random.Random(1).randbytes(ENTRY_BYTES))
-    more = data[:APPEND_BYTES]
     target = memoryview(bytearray(ENTRY_BYTES))
     times: dict[str, float] = {}
     started = time.perf_counter()
@@ -133,17 +222,28 @@ def run_sequential(system: System, entries: int) -> dict[str, float]:
     started = time.perf_counter()
     for handle in handles:
         system.read(handle, ENTRY_BYTES, target)
-    times["read"] = time.perf_counter() - started
+    times["get"] = time.perf_counter() - started
     if target != data:
         raise AssertionError("the cache returned wrong bytes")
-    started = time.perf_counter()
-    handles = [system.append(handle, ENTRY_BYTES, more) for handle in handles]
-    times["append 2 KB"] = time.perf_counter() - started
     started = time.perf_counter()
     for handle in handles:
         system.delete(handle)
     times["delete"] = time.perf_counter() - started
     return times
+
+
+def check(system: System, entries: int) -> None:
+    """Insert entries of different contents and lengths, and raise AssertionError unless each is read as it was."""
+    source = random.Random(3)
+    pattern = memoryview(source.randbytes(ENTRY_BYTES + _PATTERN_BYTES))
+    places = [(source.randrange(_PATTERN_BYTES), source.randint(0, ENTRY_BYTES)) for _ in range(entries)]
+    handles = [system.insert(pattern[start : start + length]) for start, length in places]
+    target = memoryview(bytearray(ENTRY_BYTES))
+    for handle, (start, length) in zip(handles, places, strict=True):
+        system.read(handle, length, target)
+        if target[:length] != pattern[start : start + length]:
+            raise AssertionError("the cache returned wrong bytes")
+        system.delete(handle)
 
 
 def plan_operations(count: int, length_max: int) -> list[Operation]:

@@ -41,7 +41,7 @@ def result(benchmark: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """Return the machine of the measurement."""
     return {
-        "cpu": cpu_model(_read("/proc/cpuinfo")) or platform.processor() or platform.machine(),
+        "cpu": cpu_model(read_text("/proc/cpuinfo")) or platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -58,7 +58,8 @@ def cpu_model(cpuinfo: str) -> str:
     return ""
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
+    """Return the text of a file; empty without one."""
     try:
         return Path(path).read_text()
     except OSError:

@@ -234,27 +234,30 @@ def spark(
 
 @app.command()
 def cache(
-    entries: Annotated[int, typer.Option(min=1, help="Entries or operations of each test.")] = 50_000,
+    entries: Annotated[
+        int, typer.Option(min=1, help="Entries or operations of each test; fewer, if they do not fit into memory.")
+    ] = 1_000_000,
     repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 3,
+    pure: Annotated[bool, typer.Option("--pure", help="Also measure the cache in pure Python.")] = False,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """Compare the block cache, native and in pure Python, with a dictionary."""
+    """Compare the block cache with a dictionary and RocksDB."""
     from tailrace.cli.bench import cache as benchmark
 
-    _report("cache", benchmark.run(entries, repeats), json, plot)
+    _report("cache", benchmark.run(entries, repeats, pure=pure, note=_note_case), json, plot)
 
 
 @app.command()
-def attributes(
+def index(
     count: Annotated[int, typer.Option(min=1, help="Attributes of the segment.")] = 1_000_000,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """Measure the attribute index in memory: sorted inserts, gets, random updates."""
-    from tailrace.cli.bench import attributes as benchmark
+    """Measure the attribute index, with and without compaction: sorted inserts, random updates; SQLite, RocksDB."""
+    from tailrace.cli.bench import index as benchmark
 
-    _report("attributes", run(benchmark.rows(count)), json, plot)
+    _report("index", run(benchmark.rows(count, note=_note_case)), json, plot)
 
 
 @app.command("log")

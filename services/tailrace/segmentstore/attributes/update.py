@@ -77,9 +77,12 @@ class _Content(NamedTuple):
     grows_right: bool
 
 
-async def update(state: IndexState, changes: Sequence[tuple[bytes, int | None]], pages: PageReader) -> IndexUpdate:
+async def update(
+    state: IndexState, changes: Sequence[tuple[bytes, int | None]], pages: PageReader, *, move_lowest: bool = True
+) -> IndexUpdate:
     """Apply changes (sorted by key, each key once; None removes) to the tree of `state`.
 
+    ``move_lowest``: compact by moving the live page with the lowest offset; without it the index grows for ever.
     Nothing below ``state.start_offset`` is read. Memory: up to one page per change, so callers bound their batches.
 
     Raises:
@@ -89,7 +92,7 @@ async def update(state: IndexState, changes: Sequence[tuple[bytes, int | None]],
     _check_changes(state, changes)
     if not changes:
         return IndexUpdate(b"", state, 0)
-    return await _Batch(state, pages).apply(changes)
+    return await _Batch(state, pages).apply(changes, move_lowest=move_lowest)
 
 
 def _check_changes(state: IndexState, changes: Sequence[tuple[bytes, int | None]]) -> None:
@@ -110,14 +113,14 @@ class _Batch:
         self._length = state.length
         self._obsolete = 0
 
-    async def apply(self, changes: Sequence[tuple[bytes, int | None]]) -> IndexUpdate:
+    async def apply(self, changes: Sequence[tuple[bytes, int | None]], *, move_lowest: bool) -> IndexUpdate:
         """Rewrite the tree from the root."""
         packed = [(key, None if value is None else pack_attribute(value)) for key, value in changes]
         if self._state.is_empty:
             content = _Content(PageKind.LEAF, b"".join(key + value for key, value in packed if value is not None), True)
         else:
             root_page = await load_page(self._state, self._state.root, self._state.length, self._pages)
-            content = await self._rewrite(root_page, packed, move_lowest=True)
+            content = await self._rewrite(root_page, packed, move_lowest=move_lowest)
         root = await self._write_root(content)
         return self._result(root)
 
