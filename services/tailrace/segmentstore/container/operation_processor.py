@@ -172,12 +172,11 @@ class OperationProcessor:
     def has_room(self) -> bool:
         """Return whether another operation may be staged.
 
-        The bound is on their bytes, and on the buffers of their frames, which may be half empty.
+        The bound is on their bytes, and on the buffers of all containers' frames, which may be half empty. A container
+        that has few of them has room in any case: only its own completed frames wake those that wait for it.
         """
         bound = limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES
-        return self.staged_bytes < bound and (
-            self._arenas_used <= _ARENAS_FREE or self._arenas_used * self._frame_max < bound
-        )
+        return self.staged_bytes < bound and (self._arenas_used <= _ARENAS_FREE or self._arenas.used_bytes < bound)
 
     def room(self) -> asyncio.Future[None]:
         """Return a future that is done when `has_room` may have become true."""

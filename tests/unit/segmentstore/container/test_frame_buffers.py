@@ -60,9 +60,9 @@ class HeldLog(MemoryLog):
 class Scenario:
     """An operation processor that checks each append's bytes when it commits."""
 
-    def __init__(self, pool_bytes: int) -> None:
+    def __init__(self, pool_bytes: int, arenas: ArenaPool | None = None) -> None:
         self.log = HeldLog()
-        self.arenas = ArenaPool(pool_bytes)
+        self.arenas = arenas or ArenaPool(pool_bytes)
         self.processor = OperationProcessor(self.log, self.arenas, 0, self._commit, self._lost)
         self.staged: list[bytes] = []
         self.committed = 0
@@ -150,6 +150,30 @@ async def test_half_empty_frames_count_with_their_whole_buffers(monkeypatch: pyt
     assert room.done()
     assert scenario.processor.has_room()
     await scenario.finish()
+
+
+async def test_the_buffers_of_all_containers_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has three of them goes on all the same: no other container would wake it."""
+    monkeypatch.setattr(limits, "ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES", 10 * FRAME_BYTES)
+    pool = ArenaPool(0)
+    first, second = Scenario(0, pool), Scenario(0, pool)
+    for _ in range(6):
+        for scenario in (first, second):
+            if scenario.processor.has_room():
+                await scenario.stage(bytes(FRAME_BYTES // 2 + 10))
+    assert (len(first.staged), len(second.staged), pool.used_bytes) == (5, 5, 10 * FRAME_BYTES)
+    third = Scenario(0, pool)
+    while third.processor.has_room():
+        await third.stage(bytes(FRAME_BYTES // 2 + 10))
+    assert len(third.staged) == 4
+    waits = third.processor.room()
+    await third.log.acknowledge()
+    assert waits.done()
+    assert third.processor.has_room()
+    assert not first.processor.has_room()
+    for scenario in (first, second, third):
+        await scenario.finish()
+        assert scenario.processor.has_room()
 
 
 async def test_the_buffers_of_a_stopped_processor_are_not_used_again() -> None:
