@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import httpx
 import pytest
 
 from harness.minio import MinioProcess
@@ -208,6 +209,15 @@ async def pause_store(minio: MinioProcess) -> None:
         os.kill(minio.process.pid, signal.SIGCONT)
 
 
+async def loop_stalls(server: Server) -> str:
+    """How often the server's event loop was late, and how late at most."""
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.ports['admin']}", timeout=60) as client:
+        text = (await client.get("/metrics")).raise_for_status().text
+    found = dict(line.split(" ") for line in text.splitlines() if line.startswith("tailrace_loop_"))
+    longest_ms = 1000 * float(found["tailrace_loop_stall_longest_seconds"])
+    return f"{float(found['tailrace_loop_stalls_total']):.0f} stalls of the loop, the longest {longest_ms:.0f} ms"
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", LOADS)
 async def test_the_peak_stays_below_the_printed_total(
@@ -237,5 +247,5 @@ async def test_the_peak_stays_below_the_printed_total(
     await check_content(server, load)
     peak = resident_bytes(server.pid)
     figures = f"{written >> 20} MiB at the peak, {peak >> 20} after reading, {printed['total'] >> 20} printed"
-    print(f"{name}, {tier2}: {figures}")
+    print(f"{name}, {tier2}: {figures}; {await loop_stalls(server)}")
     assert peak < printed["total"]

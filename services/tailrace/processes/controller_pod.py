@@ -26,8 +26,10 @@ from tailrace.common import limits
 from tailrace.common.budgets import ControllerBudgets, controller_budgets, memory_limit
 from tailrace.common.errors import StartError
 from tailrace.common.http import listen, serve_app
+from tailrace.common.loop_stalls import LoopStalls
 from tailrace.common.open_files import connection_limits, raise_open_files
 from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.common.task_groups import running
 from tailrace.controller.app import Controller
 from tailrace.controller.grpc.server import ControllerServer
 from tailrace.controller.metadata.metadata_store import TableMetadataStore
@@ -128,7 +130,9 @@ class ControllerPod:
         self._stack.push_async_callback(server.close)
         await server.start()
         self._server = server
-        app = create_app(self._controller)
+        stalls = LoopStalls()
+        await self._stack.enter_async_context(running(stalls.watch()))
+        app = create_app(self._controller, stalls=stalls)
         add_health(app, self._readiness)
         listener = listen("rest", options.bind, options.rest_port)
         self._stack.callback(listener.close)

@@ -28,9 +28,11 @@ from tailrace.common import limits
 from tailrace.common.budgets import Budgets, check_fits, memory_limit
 from tailrace.common.errors import StartError
 from tailrace.common.http import listen, serve_app
+from tailrace.common.loop_stalls import LoopStalls
 from tailrace.common.open_files import ConnectionLimits, connection_limits, raise_open_files
 from tailrace.common.quantities import size_text
 from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.common.task_groups import running
 from tailrace.controller.app import Controller
 from tailrace.controller.grpc.server import ControllerServer
 from tailrace.controller.metadata.metadata_store import TableMetadataStore
@@ -100,6 +102,7 @@ class Standalone:
         self._stack = contextlib.AsyncExitStack()
         self.addresses: dict[str, Any] = {}
         self.budgets: Budgets | None = None
+        self._stalls = LoopStalls()
         self._connections: ConnectionLimits
 
     async def start(self) -> None:
@@ -115,6 +118,7 @@ class Standalone:
         if options.bind in ("0.0.0.0", "::") and not options.advertise:
             raise StartError(f"--bind {options.bind} is every address: set the one of clients with --advertise HOST")
         self._connections = connection_limits(raise_open_files())
+        await self._stack.enter_async_context(running(self._stalls.watch()))
         check_s3_endpoint(options.tier2, options.s3_endpoint, os.environ)
         entropy = SystemEntropy()
         folder = open_data_folder(
@@ -191,7 +195,8 @@ class Standalone:
         self._stack.push_async_callback(service.close)
         await service.start()
         await service.listen_on(listener)
-        await self._serve_http("admin", create_admin_app(service.worker, service.server), self.options.admin_port)
+        app = create_admin_app(service.worker, service.server, self._stalls)
+        await self._serve_http("admin", app, self.options.admin_port)
         stopped = [status.container_id for status in service.worker.status() if status.state != "running"]
         return service.in_process, stopped
 
@@ -283,7 +288,7 @@ class Standalone:
         self._stack.push_async_callback(server.close)
         await server.start()
         self.addresses["controller"] = f"tcp://{self._advertised}:{server.port}"
-        await self._serve_http("rest", create_rest_app(controller), options.rest_port)
+        await self._serve_http("rest", create_rest_app(controller, stalls=self._stalls), options.rest_port)
 
     async def _serve_http(self, name: str, app: FastAPI, port: int) -> None:
         listener = self._listen(name, port)

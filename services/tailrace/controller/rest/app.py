@@ -19,20 +19,25 @@ from tailrace.controller.rest.scopes import scope_routes
 from tailrace.controller.rest.streams import stream_routes
 
 if TYPE_CHECKING:
+    from tailrace.common.loop_stalls import LoopStalls
     from tailrace.controller.app import Controller
 
 _LOG = structlog.get_logger(__name__)
 
 
-def create_app(controller: Controller, registry: CollectorRegistry | None = None) -> FastAPI:
+def create_app(
+    controller: Controller, registry: CollectorRegistry | None = None, stalls: LoopStalls | None = None
+) -> FastAPI:
     """Return the application of a controller; the caller serves it with uvicorn.
 
-    ``registry`` is what ``/prometheus`` shows; the controller's metrics are added to it.
+    ``registry`` is what ``/prometheus`` shows; the controller's metrics are added to it, and ``stalls`` of its process.
     """
     app = FastAPI(title="Tailrace controller", docs_url=None, redoc_url=None)
     log = LimitedLog(_LOG)
     metrics = registry if registry is not None else CollectorRegistry()
     metrics.register(ControllerCollector(controller))
+    if stalls is not None:
+        metrics.register(stalls)
     ProcessCollector(registry=metrics)
 
     def caller_of(request: Request) -> Caller:

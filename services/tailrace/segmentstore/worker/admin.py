@@ -19,6 +19,7 @@ from tailrace.segmentstore.worker.metrics import Measured, Metrics, Served
 
 if TYPE_CHECKING:
     from tailrace.common.budgets import Budgets
+    from tailrace.common.loop_stalls import LoopStalls
     from tailrace.segmentstore.api import SegmentProperties
     from tailrace.segmentstore.container.container import Container
 
@@ -49,11 +50,12 @@ def _segment(properties: SegmentProperties) -> dict[str, Any]:
     return content
 
 
-def create_app(worker: Inspectable, server: Served) -> FastAPI:
-    """Return the admin application of one worker, whose protocol `server` serves."""
+def create_app(worker: Inspectable, server: Served, stalls: LoopStalls) -> FastAPI:
+    """Return the admin application of one worker, whose protocol `server` serves. `stalls` are of its process."""
     app = FastAPI(title="Tailrace segment store", docs_url=None, redoc_url=None)
     registry = CollectorRegistry()
     registry.register(Metrics(worker, server))
+    registry.register(stalls)
     ProcessCollector(registry=registry)
 
     @app.exception_handler(TailraceError)

@@ -28,9 +28,11 @@ from tailrace.common import limits
 from tailrace.common.errors import NotOwnerError, TailraceError
 from tailrace.common.http import serve_app
 from tailrace.common.logs import configure_logs
+from tailrace.common.loop_stalls import LoopStalls
 from tailrace.common.open_files import connection_limits, raise_open_files
 from tailrace.common.process_exit import end_process
 from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.common.task_groups import running
 from tailrace.segmentstore.worker.cluster_service import ClusterStoreService, ClusterStoreSpec
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 
@@ -115,8 +117,10 @@ async def _run_service(orders: Orders, leave: asyncio.Event) -> None:
         # Imported here: loading it takes as long as all else, and a worker that returns soon keeps its containers.
         from tailrace.segmentstore.worker.admin import create_app
 
-        admin = socket.socket(fileno=orders.admin_descriptor)
-        await stack.enter_async_context(serve_app(create_app(service.worker, service.server), admin, allowed.http))
+        admin, stalls = socket.socket(fileno=orders.admin_descriptor), LoopStalls()
+        await stack.enter_async_context(running(stalls.watch()))
+        app = create_app(service.worker, service.server, stalls)
+        await stack.enter_async_context(serve_app(app, admin, allowed.http))
         _report(READY)
         await service.run(leave)
 

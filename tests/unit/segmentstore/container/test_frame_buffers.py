@@ -153,7 +153,7 @@ async def test_half_empty_frames_count_with_their_whole_buffers(monkeypatch: pyt
 
 
 async def test_the_buffers_of_all_containers_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has three of them goes on all the same: no other container would wake it."""
+    """One that has three of them goes on nevertheless: no other container would wake it."""
     monkeypatch.setattr(limits, "ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES", 10 * FRAME_BYTES)
     pool = ArenaPool(0)
     first, second = Scenario(0, pool), Scenario(0, pool)

@@ -15,6 +15,7 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
+from tailrace.common.loop_stalls import LoopStalls
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.segmentstore.worker.admin import create_app
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
@@ -47,7 +48,7 @@ async def service(tmp_path: Path, tier2: Path) -> AsyncIterator[StoreService]:
 
 
 async def scrape(service: StoreService) -> str:
-    transport = httpx.ASGITransport(app=create_app(service.worker, service.server))
+    transport = httpx.ASGITransport(app=create_app(service.worker, service.server, LoopStalls()))
     async with httpx.AsyncClient(transport=transport, base_url="http://store:6061") as client:
         return (await client.get("/metrics")).raise_for_status().text
 
