@@ -150,20 +150,25 @@ def config_fields(config: StreamConfig) -> tuple[dict[str, Any], dict[str, str]]
     return machine, text
 
 
+def bytes_fields(found: StreamDescription) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return how many bytes a stream has, and what it holds in Tier 2, as JSON values and as text."""
+    retained = found.tail_bytes - found.head_bytes
+    text = {"retained": size_text(retained)}
+    if found.held_bytes is not None:
+        text["held in Tier 2"] = size_text(found.held_bytes)
+    return {"retained_bytes": retained, "held_bytes": found.held_bytes}, text
+
+
 def retention_fields(found: StreamDescription) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what retention did last, and what subscribers have not read, as JSON values and as text."""
     last = found.truncated
     machine = {
-        "retained_bytes": found.tail_bytes - found.head_bytes,
-        "held_bytes": found.held_bytes,
         "oldest_ms": found.oldest_ms or None,
         "applied_ms": found.applied_ms or None,
         "last_truncation": None if last is None else last._asdict(),
         "subscribers": [holder._asdict() for holder in found.holders],
     }
-    text = {"retained": size_text(found.tail_bytes - found.head_bytes)}
-    if found.held_bytes is not None:
-        text["held in Tier 2"] = size_text(found.held_bytes)
+    text: dict[str, str] = {}
     if found.oldest_ms:
         text["oldest data"] = _time_text(found.oldest_ms)
     if found.applied_ms:

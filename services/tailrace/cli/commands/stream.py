@@ -21,6 +21,7 @@ from tailrace.cli.commands.policies import (
     RetentionTimeOption,
     ScalingOptions,
     SegmentsOption,
+    bytes_fields,
     changed_retention,
     changed_tags,
     config_fields,
@@ -198,9 +199,10 @@ async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str
             }
         )
     machine, text = config_fields(found.config)
-    state = await client.controller.describe_stream(stream, sizes=found.config.retention is not None)
+    state = await client.controller.describe_stream(stream, sizes=True)
     last_scale, scale_text = scaled_fields(state)
-    text.update(scale_text)
+    lengths, lengths_text = bytes_fields(state)
+    text.update(scale_text | lengths_text)
     if found.config.retention is not None:
         retained, retained_text = retention_fields(state)
         machine["retention"].update(retained)
@@ -211,6 +213,7 @@ async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str
         "state": "active" if found.segments else "sealed",
         **machine,
         "last_scale": last_scale,
+        **lengths,
         "head": found.head.to_text(),
         "tail": found.tail.to_text(),
         "segments": rows,
