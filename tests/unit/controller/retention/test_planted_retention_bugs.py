@@ -1,0 +1,163 @@
+"""Bugs of the kinds that "Pravega Stream Retention" warns of, planted one at a time: the searches must find each.
+
+A search that passes with a bug would prove nothing about the product.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tailrace.common.ranges import KeyRange
+from tailrace.common.stream_cut import CutOrder, compare_cuts
+from tailrace.controller.metadata.model import Epoch, RecordedCut, TruncationReason
+from tailrace.controller.retention import decision, forward, lower_bound
+
+from . import test_decision as searches
+
+Cut = Mapping[int, int]
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+_limits = decision._limits
+_forward = forward.forward
+_count_before = decision.count_before
+
+
+def a_cut_too_new_for_the_minimum(patch: pytest.MonkeyPatch) -> None:
+    """Wrong bound: the cut that follows the newest one which keeps the minimum."""
+
+    def limits(policy: Any, now_ms: int, recorded: Sequence[RecordedCut]) -> Any:
+        found = _limits(policy, now_ms, recorded)
+        if found.least is None:
+            return found
+        following = recorded[min(recorded.index(found.least) + 1, len(recorded) - 1)]
+        return dataclasses.replace(found, least=following)
+
+    patch.setattr(decision, "_limits", limits)
+
+
+def the_newest_cut_for_the_maximum(patch: pytest.MonkeyPatch) -> None:
+    """Wrong bound: at the maximum all goes but the minimum."""
+
+    def limits(policy: Any, now_ms: int, recorded: Sequence[RecordedCut]) -> Any:
+        found = _limits(policy, now_ms, recorded)
+        return dataclasses.replace(found, most=found.least)
+
+    patch.setattr(decision, "_limits", limits)
+
+
+def the_maximum_is_never_exceeded(patch: pytest.MonkeyPatch) -> None:
+    """A subscriber that lags holds everything."""
+
+    def limits(policy: Any, now_ms: int, recorded: Sequence[RecordedCut]) -> Any:
+        return dataclasses.replace(_limits(policy, now_ms, recorded), most=None, beyond=None)
+
+    patch.setattr(decision, "_limits", limits)
+
+
+def cuts_that_overlap_count_as_before(patch: pytest.MonkeyPatch) -> None:
+    """Cases iv and v: some keys have read more, so the others are taken to have read as much."""
+
+    def compare(first: Cut, second: Cut, ranges: Mapping[int, KeyRange]) -> CutOrder:
+        found = compare_cuts(first, second, ranges)
+        return CutOrder.BEFORE if found is CutOrder.OVERLAPS else found
+
+    patch.setattr(decision, "compare_cuts", compare)
+
+
+def one_cut_too_many_before_consumption(patch: pytest.MonkeyPatch) -> None:
+    """Off by one: the first cut that a subscriber has not passed."""
+
+    def count(recorded: Sequence[RecordedCut], cut: Cut, ranges: Any) -> Generator[RecordedCut, Cut, int]:
+        found = yield from _count_before(recorded, cut, ranges)
+        return min(found + 1, len(recorded))
+
+    patch.setattr(decision, "count_before", count)
+
+
+def consumption_without_the_minimum(patch: pytest.MonkeyPatch) -> None:
+    """Case ii: what all have read goes, although too little is left."""
+
+    def at_minimum(recorded: Any, subscribers: Any, limits: Any, ranges: Any) -> Generator[RecordedCut, Cut, Any]:
+        return decision.Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
+        yield recorded[0]  # makes it a generator
+
+    patch.setattr(decision, "_at_minimum", at_minimum)
+
+
+def the_fastest_subscriber_counts(patch: pytest.MonkeyPatch) -> None:
+    """The upper bound of several subscribers in place of the lower one."""
+    patch.setattr(searches, "earliest", lower_bound.latest)
+
+
+def a_ghost_takes_the_place_of_the_first_subscriber(patch: pytest.MonkeyPatch) -> None:
+    """The cut of one subscriber is not looked at."""
+    real = lower_bound.earliest
+    patch.setattr(searches, "earliest", lambda cuts, ranges: real(list(cuts)[1:] or cuts, ranges))
+
+
+def one_epoch_too_few(patch: pytest.MonkeyPatch) -> None:
+    """Off by one epoch: a cut is not moved over the last scale."""
+
+    def short(cut: Cut, epochs: Sequence[Epoch], sizes: Mapping[int, int]) -> dict[int, int]:
+        return _forward(cut, epochs[:-1], sizes)
+
+    patch.setattr(searches, "forward", short)
+
+
+def a_segment_counts_as_read_one_byte_early(patch: pytest.MonkeyPatch) -> None:
+    """Off by one byte at the end of a sealed segment."""
+
+    def early(cut: Cut, epochs: Sequence[Epoch], sizes: Mapping[int, int]) -> dict[int, int]:
+        return _forward(cut, epochs, {each: max(0, size - 1) for each, size in sizes.items()})
+
+    patch.setattr(searches, "forward", early)
+
+
+def the_head_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A cut that lies before the head for some keys is used as it is."""
+    patch.setattr(decision, "latest", lambda cuts, ranges: dict(list(cuts)[0]))
+
+
+def merged(seed: int) -> None:
+    searches.test_merged_cuts_hold_what_all_of_them_or_any_of_them_hold(seed, "ci")
+
+
+def moved(seed: int) -> None:
+    searches.test_a_cut_moves_over_the_ends_of_segments_as_far_as_it_can(seed, "ci")
+
+
+def truncated(seed: int) -> None:
+    searches.test_a_truncation_is_the_one_that_a_search_finds(seed, "ci")
+
+
+def beyond(seed: int) -> None:
+    searches.test_only_what_lies_beyond_the_head_goes(seed, "ci")
+
+
+@pytest.mark.parametrize(
+    ("plant", "search"),
+    [
+        (a_cut_too_new_for_the_minimum, truncated),
+        (the_newest_cut_for_the_maximum, truncated),
+        (the_maximum_is_never_exceeded, truncated),
+        (cuts_that_overlap_count_as_before, truncated),
+        (one_cut_too_many_before_consumption, truncated),
+        (consumption_without_the_minimum, truncated),
+        (the_fastest_subscriber_counts, merged),
+        (a_ghost_takes_the_place_of_the_first_subscriber, merged),
+        (one_epoch_too_few, moved),
+        (a_segment_counts_as_read_one_byte_early, moved),
+        (the_head_is_forgotten, beyond),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_planted_bug_is_found(
+    plant: Plant, search: Callable[[int], None], test_seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        search(test_seed)
