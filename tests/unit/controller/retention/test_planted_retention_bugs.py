@@ -118,8 +118,8 @@ def a_segment_counts_as_read_one_byte_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_head_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A cut that lies before the head for some keys is used as it is."""
-    patch.setattr(decision, "latest", lambda cuts, ranges: dict(list(cuts)[0]))
+    """A cut that lies before the head for some keys is used unchanged."""
+    patch.setattr(decision, "latest", lambda cuts, ranges: dict(next(iter(cuts))))
 
 
 def merged(seed: int) -> None:
