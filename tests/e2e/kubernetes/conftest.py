@@ -46,7 +46,7 @@ DAILY = [
     "test_stream_deletion.py",
 ]
 DAILY_COUNT = 3
-LONG = ["test_many_resources.py", "test_memory_bound.py", "test_pipelines.py"]
+LONG = ["test_many_resources.py", "test_memory_bound.py", "test_pipelines.py", "test_retention_resources.py"]
 """Each takes ten minutes or more: only in the long form."""
 
 
