@@ -114,7 +114,7 @@ SUITES = (
         on_cluster=True,
         bounds=(
             *("test_failover.py", "test_upgrade.py", "test_uninstall.py", "test_namespace_deletion.py"),
-            *("test_many_resources.py", "test_memory_bound.py"),
+            *("test_many_resources.py", "test_memory_bound.py", "test_retention_resources.py"),
         ),
         limits=False,
     ),
