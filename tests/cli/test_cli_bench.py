@@ -159,6 +159,13 @@ def test_many_streams(cli, tmp_path: Path) -> None:
     assert names_in(tmp_path) == []
 
 
+def test_the_engine_alone(cli) -> None:
+    rows = checked("ingest", cli.ok("bench", "ingest", "--in-process", *SHORT, "--json"))
+    cases = {f"{length}-{segments}" for length in ("100B", "1KB", "10KB") for segments in ("1-segment", "10-segments")}
+    assert {row["case"] for row in rows} == cases
+    assert {row["metric"] for row in rows if row["value"] > 0} == {"payload", "events", "p50", "p99", "p99.9", "CPU"}
+
+
 def test_cache_and_index(cli) -> None:
     rows = checked("cache", cli.ok("bench", "cache", "--entries", "200", "--repeats", "1", "--json"))
     assert {row["system"] for row in rows} == {"all", "tailrace", "dict-copy", "rocksdb"}

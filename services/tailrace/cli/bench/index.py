@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import random
-import sqlite3
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -143,6 +143,8 @@ class SqliteTable:
     kind = "compacted"
 
     def __init__(self) -> None:
+        import sqlite3
+
         self._folder = TemporaryDirectory(prefix="tailrace-bench-")
         self._file = Path(self._folder.name) / "index.db"
         self._database = sqlite3.connect(self._file, isolation_level=None)
@@ -208,13 +210,12 @@ class RocksStore:
 
 
 def systems() -> dict[str, Callable[[], System]]:
-    """Return the systems that this machine has, by name; ours is there twice, compacted and plain."""
-    found: dict[str, Callable[[], System]] = {"sqlite": SqliteTable}
-    try:
-        import rocksdict  # noqa: F401
-    except ImportError:
-        return found
-    return found | {"rocksdb": RocksStore}
+    """Return the other systems that this machine has, by name. Images have none of them."""
+    known: dict[str, tuple[str, Callable[[], System]]] = {
+        "sqlite": ("sqlite3", SqliteTable),
+        "rocksdb": ("rocksdict", RocksStore),
+    }
+    return {name: make for name, (module, make) in known.items() if find_spec(module) is not None}
 
 
 def _key(number: int) -> bytes:

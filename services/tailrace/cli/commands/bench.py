@@ -76,12 +76,23 @@ def ingest(
     log: LogOption = "file",
     tier2: Tier2Option = "",
     s3_endpoint: S3EndpointOption = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Measure the engine alone: no connections, no disk, no Tier 2.")
+    ] = False,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
     """Measure durable appends: throughput in batches and by single calls, large events, one at a time."""
 
     async def work() -> list[Row]:
+        if in_process:
+            import logging
+
+            from tailrace.cli.bench.in_process import measure_in_process
+            from tailrace.common.logs import configure_logs
+
+            configure_logs(logging.ERROR)  # the container runs in this process
+            return await measure_in_process(seconds=seconds, warm_up_s=warm_up, report=_note_case)
         from tailrace.cli.bench.ingest import measure_ingest
         from tailrace.cli.bench.java import INGEST_CASES, measure_java
         from tailrace.cli.bench.target import bench_target, own_options
