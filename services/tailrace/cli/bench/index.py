@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,48 +57,14 @@ class System(Protocol):
         ...
 
 
-class CompactedIndex:
-    """Our index over a segment in memory, which is truncated after each batch."""
+class OwnIndex:
+    """Our index over a segment in memory. Of a plain one, which may get 30 GB long, it keeps the live pages, too."""
 
-    kind = "compacted"
     place = "benchmark"
 
-    def __init__(self) -> None:
-        self._state = IndexState()
-        self._data = bytearray()
-        self._start = 0
-
-    async def read(self, offset: int, length: int) -> bytes:
-        """See PageReader.read."""
-        return bytes(memoryview(self._data)[offset - self._start : offset - self._start + length])
-
-    async def apply(self, changes: Changes) -> None:
-        """See System.apply."""
-        result = await update(self._state, changes, self)
-        self._data += result.data
-        self._state = result.state
-        del self._data[: self._state.start_offset - self._start]
-        self._start = self._state.start_offset
-
-    async def get(self, keys: Sequence[bytes]) -> dict[bytes, int]:
-        """See System.get."""
-        return await get_many(self._state, keys, self)
-
-    def size_bytes(self) -> int:
-        """See System.size_bytes."""
-        return self._state.length - self._state.start_offset
-
-    def close(self) -> None:
-        """See System.close."""
-
-
-class PlainIndex:
-    """Our index without compaction and truncation. Of a segment that may get 30 GB long it keeps the live pages."""
-
-    kind = "plain"
-    place = "benchmark"
-
-    def __init__(self) -> None:
+    def __init__(self, *, compact: bool) -> None:
+        self.kind = "compacted" if compact else "plain"
+        self._compact = compact
         self._state = IndexState()
         self._pages: dict[int, bytes] = {}
         self._read: set[int] = set()
@@ -112,12 +79,12 @@ class PlainIndex:
     async def apply(self, changes: Changes) -> None:
         """See System.apply."""
         self._read.clear()
-        result = await update(self._state, changes, self, move_lowest=False)
+        result = await update(self._state, changes, self, move_lowest=self._compact)
         self._replace(result)
         self._state = result.state
 
     def _replace(self, result: IndexUpdate) -> None:
-        """Keep the written pages in place of those that were read, which without compaction all change."""
+        """Keep the written pages in place of those that were read: all of these change or move."""
         removed = sum(len(self._pages.pop(offset)) for offset in self._read)
         assert removed == result.obsolete_bytes
         first = self._state.length
@@ -130,8 +97,8 @@ class PlainIndex:
         return await get_many(self._state, keys, self)
 
     def size_bytes(self) -> int:
-        """See System.size_bytes."""
-        return self._state.length
+        """Return the length up to the end: of a compacted index from its oldest live page on."""
+        return self._state.length - (self._state.start_offset if self._compact else 0)
 
     def close(self) -> None:
         """See System.close."""
@@ -274,7 +241,7 @@ async def rows(
     ``note`` gets the name of each case before it is measured. Every value is checked at the end of its case.
     """
     found: list[Row] = []
-    ours: tuple[Callable[[], System], ...] = (CompactedIndex, PlainIndex)
+    ours: tuple[Callable[[], System], ...] = (partial(OwnIndex, compact=True), partial(OwnIndex, compact=False))
     for order in (SORTED, RANDOM):
         for batch in batches:
             for name, make in [*(("tailrace", each) for each in ours), *systems().items()]:
