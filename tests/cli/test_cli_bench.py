@@ -164,6 +164,9 @@ def test_the_engine_alone(cli) -> None:
     cases = {f"{length}-{segments}" for length in ("100B", "1KB", "10KB") for segments in ("1-segment", "10-segments")}
     assert {row["case"] for row in rows} == cases
     assert {row["metric"] for row in rows if row["value"] > 0} == {"payload", "events", "p50", "p99", "p99.9", "CPU"}
+    refused = cli.run("bench", "ingest", "--in-process", "--log", "object")
+    assert refused.returncode == 2
+    assert "it measures no server" in refused.stderr
 
 
 def test_cache_and_index(cli) -> None:

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 WORKLOADS: Final = (JOBS, CRON_JOBS, STATEFUL_SETS)
 RUN_ANNOTATION: Final = "tailrace.io/run"
 """On a Pipeline: a new value begins a new run. On its workload and pods: what they were made of."""
-FINAL_CODES: Final = (2, 3)
-"""Exit codes of a driver that no restart mends: it does not know an option (2), an audit has findings (3)."""
+USAGE_CODE: Final = 2
+"""Exit code of a driver for options that it does not know: no restart mends them."""
+FINDINGS_CODE: Final = 3
+"""Exit code of an audit that has findings: another run would find them again."""
 _START_LATE_S: Final = 600
 _EXECUTORS: Final = {
     "apiGroups": [""],
@@ -99,7 +101,8 @@ def _workload(plan: Plan, data: Mapping[str, str]) -> Child:
 
 
 def _job(plan: Plan, template: dict[str, Any]) -> dict[str, Any]:
-    usage = {"containerName": pods.CONTAINER, "operator": "In", "values": list(FINAL_CODES)}
+    codes = [USAGE_CODE, FINDINGS_CODE] if plan.spec.job == "audit" else [USAGE_CODE]
+    final = {"containerName": pods.CONTAINER, "operator": "In", "values": codes}
     return {
         "parallelism": 1,
         "completions": 1,
@@ -107,7 +110,7 @@ def _job(plan: Plan, template: dict[str, Any]) -> dict[str, Any]:
         "podReplacementPolicy": "Failed",  # a driver begins when the one before it has ended
         "podFailurePolicy": {
             "rules": [
-                {"action": "FailJob", "onExitCodes": usage},
+                {"action": "FailJob", "onExitCodes": final},
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },

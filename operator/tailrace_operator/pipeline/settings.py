@@ -36,8 +36,8 @@ def settings(plan: Plan) -> dict[str, str]:
 
 def given(plan: Plan) -> dict[str, str]:
     """Return the settings of the specification, without those that tie the job to its pods."""
-    found = dict(item.split("=", 1) for item in plan.spec.spark_conf)
-    return {name: value for name, value in found.items() if name not in _of_pods(plan)}
+    found, of_pods = dict(item.split("=", 1) for item in plan.spec.spark_conf), _of_pods(plan)
+    return {name: value for name, value in found.items() if name not in of_pods}
 
 
 def text(plan: Plan) -> str:

@@ -13,6 +13,7 @@ import random
 import re
 import shutil
 import time
+from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -33,6 +34,8 @@ MEMORY_SHARE: Final = 0.6
 """Of the memory that is available: how much the entries of a test may take."""
 DISK_FACTOR: Final = 4
 """Of the bytes of entries: how much room RocksDB needs with what it has not compacted yet."""
+CHECKED_ENTRIES_MAX: Final = 100_000
+"""Whose contents are compared."""
 _PATTERN_BYTES: Final = 4 * KIB
 
 
@@ -158,11 +161,11 @@ def run(
     found = [row("all", case, "operations", fitting, "operations") for case in ("sequential", *plans)]
     # One system at a time, so that memory holds one cache only.
     for name, make in _systems(blocks, pure=pure, note=note).items():
-        note(f"{name}: {repeats} passes of {fitting:,} entries")
+        note(f"measuring {name}: {repeats} passes of {fitting:,} entries")
         system = make()
         try:
             passes = [measure(system, fitting, plans) for _ in range(repeats)]
-            check(system, min(fitting, 100_000))
+            check(system, min(fitting, CHECKED_ENTRIES_MAX))
         finally:
             system.close()
         found += [row(name, case, "time", min(times[case] for times in passes) * 1000, "ms") for case in passes[0]]
@@ -175,9 +178,7 @@ def _systems(blocks: int, *, pure: bool, note: Callable[[str], None]) -> dict[st
     if pure:
         found["tailrace-pure"] = lambda: CacheSystem(_cache_py.BlockCache(max_bytes))
     found["dict-copy"] = DictionarySystem
-    try:
-        import rocksdict  # noqa: F401
-    except ImportError:
+    if find_spec("rocksdict") is None:
         note("no RocksDB: pip install rocksdict")
         return found
     with TemporaryDirectory(prefix="tailrace-bench-") as folder:

@@ -84,6 +84,9 @@ def ingest(
 ) -> None:
     """Measure durable appends: throughput in batches and by single calls, large events, one at a time."""
 
+    if in_process and (controller or folder or tier2 or log != "file" or client is Client.JAVA):
+        raise typer.BadParameter("it measures no server, so no option of one can be given", param_hint="--in-process")
+
     async def work() -> list[Row]:
         if in_process:
             import logging
@@ -256,7 +259,7 @@ def cache(
     """Compare the block cache with a dictionary and RocksDB."""
     from tailrace.cli.bench import cache as benchmark
 
-    _report("cache", benchmark.run(entries, repeats, pure=pure, note=_note_case), json, plot)
+    _report("cache", benchmark.run(entries, repeats, pure=pure, note=note), json, plot)
 
 
 @app.command()

@@ -6,13 +6,11 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from pyspark.errors import PySparkException
+from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError
-from tailrace.pipelines.jobs.session import reason_of
+from tailrace.pipelines.jobs.session import file_of, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,16 +28,8 @@ def run_program(file: Path, arguments: Sequence[str]) -> tuple[int, str]:
         return _ended(ended)
     except Exception as error:  # any that the program raises: its user reads it in the log and in the status
         traceback.print_exc()
-        return 1, f"{type(error).__name__}: {reason(error)}"
+        return 1, f"{type(error).__name__}: {reason_of(str(error))}"
     return 0, ""
-
-
-def reason(error: Exception) -> str:
-    """Return the first line of an error that says something; of Spark's, what a task of ours says."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    if isinstance(error, PySparkException):
-        return reason_of(str(error))
-    return lines[0] if lines else "no reason given"
 
 
 def _ended(ended: SystemExit) -> tuple[int, str]:
@@ -61,9 +51,7 @@ def local_copy(spark: SparkSession, file: str, folder: Path) -> Path:
         if not Path(file).is_file():
             raise NotFoundError(f"spec.application.file: the image has no file {file}")
         return Path(file)
-    jvm: Any = spark.sparkContext._jvm
-    place = jvm.org.apache.hadoop.fs.Path(file)
-    files = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    files, place = file_of(spark, file)
     if not files.exists(place):
         raise NotFoundError(f"spec.application.file: there is no object {file}")
     length_bytes = int(files.getFileStatus(place).getLen())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tailrace.common.errors import BadRequestError, FormatVersionError
 from tailrace.pipelines.jobs.backfill_plan import Batch, Plan
+from tailrace.pipelines.jobs.session import file_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +62,5 @@ def write_plan(spark: SparkSession, checkpoint: str, plan: Plan) -> None:
 
 def _has_files(spark: SparkSession, path: str) -> bool:
     """Return whether there is such a file, or a folder with something in it. Spark's reader would log an error."""
-    jvm: Any = spark.sparkContext._jvm
-    place = jvm.org.apache.hadoop.fs.Path(path)
-    files = place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    files, place = file_of(spark, path)
     return bool(files.exists(place)) and len(files.listStatus(place)) > 0

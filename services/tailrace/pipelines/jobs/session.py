@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import warnings
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.common.errors import BadRequestError, StartError
 
@@ -83,6 +83,13 @@ def _status(session: SparkSession) -> Iterator[None]:
 
     with served_progress(session, os.environ[CONTROLLER], int(port)):
         yield
+
+
+def file_of(spark: SparkSession, url: str) -> tuple[Any, Any]:
+    """Return Java's objects for a file or folder: its file system, and its path in it."""
+    jvm: Any = spark.sparkContext._jvm
+    place = jvm.org.apache.hadoop.fs.Path(url)
+    return place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), place
 
 
 def reason_of(text: str) -> str:

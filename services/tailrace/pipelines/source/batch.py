@@ -14,14 +14,15 @@ from tailrace.common.real_ports import SystemClock
 from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.direct.same_cluster import checked_references
 from tailrace.pipelines.direct.segment_range import TierTwo
-from tailrace.pipelines.source.ingest_times import COLUMN, RecordedCuts
-from tailrace.pipelines.source.options import HEAD, TAIL, Moment, ValueFormat
+from tailrace.pipelines.source.ingest_times import RecordedCuts
+from tailrace.pipelines.source.options import HEAD, TAIL, Moment
 from tailrace.pipelines.source.plan import Slice
 from tailrace.pipelines.source.positions import Navigator
 from tailrace.pipelines.source.rows import (
     DirectPart,
     Part,
     SlicePartition,
+    asks_for_times,
     partitions_of,
     record_batches,
     timed,
@@ -67,7 +68,7 @@ class TableReader(DataSourceReader):
                 )
                 for stream, piece in found
             ]
-            if COLUMN in self._schema.fieldNames() and self._options.value_format is ValueFormat.BINARY:
+            if asks_for_times(self._options, self._schema):
                 parts = client.run(timed(RecordedCuts(client.context), parts, SystemClock().now_ms()))
         return partitions_of(self._options, parts)
 

@@ -98,6 +98,11 @@ class Events:
         return int(self.offsets[-1].as_py()) + EVENT_HEADER_BYTES + len(self.values[-1].as_buffer())
 
 
+def asks_for_times(options: SourceOptions, schema: StructType) -> bool:
+    """Return whether a query wants to know before when its events were written."""
+    return options.value_format is ValueFormat.BINARY and ingest_times.COLUMN in schema.fieldNames()
+
+
 async def timed(cuts: RecordedCuts, parts: Sequence[Part], now_ms: int) -> list[Part]:
     """Return parts with bounds of their times. `now_ms`: a time by which all of them had been written."""
     known = {stream: await cuts.of(stream) for stream in {part.piece.stream for part in parts}}

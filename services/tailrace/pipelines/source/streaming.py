@@ -17,12 +17,19 @@ from tailrace.client import BlockingClient
 from tailrace.common.errors import BadRequestError, NoSuchStreamError
 from tailrace.common.real_ports import SystemClock
 from tailrace.common.stream_cut import StreamCut
-from tailrace.pipelines.source.ingest_times import COLUMN, RecordedCuts
+from tailrace.pipelines.source.ingest_times import RecordedCuts
 from tailrace.pipelines.source.offsets import from_offset, to_offset
-from tailrace.pipelines.source.options import HEAD, ValueFormat
+from tailrace.pipelines.source.options import HEAD
 from tailrace.pipelines.source.plan import cut_of, slices
 from tailrace.pipelines.source.positions import Navigator, ReadLimits
-from tailrace.pipelines.source.rows import Part, SlicePartition, partitions_of, record_batches, timed
+from tailrace.pipelines.source.rows import (
+    Part,
+    SlicePartition,
+    asks_for_times,
+    partitions_of,
+    record_batches,
+    timed,
+)
 from tailrace.pipelines.source.tagged import TaggedStreams
 
 if TYPE_CHECKING:
@@ -162,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the slices of a batch. Raises BadRequestError for offsets of other streams."""
         first, last = (from_offset(offset, self._named) for offset in (start, end))
         parts = [Part(piece) for piece in slices(first, last)]
-        if COLUMN in self._schema.fieldNames() and self._options.value_format is ValueFormat.BINARY:
+        if asks_for_times(self._options, self._schema):
             client, _ = self._connected()
             self._cuts = self._cuts or RecordedCuts(client.context)
             parts = client.run(timed(self._cuts, parts, SystemClock().now_ms()))

@@ -143,10 +143,17 @@ def test_a_service_account_of_the_user_gets_the_rights_and_is_not_written() -> N
     assert pod_of(alone)["automountServiceAccountToken"] is True
 
 
-def test_a_run_that_no_restart_mends_ends_at_once() -> None:
-    first, _ = workload(plan())["spec"]["podFailurePolicy"]["rules"]
+AUDIT = {"job": "audit", "stream": None, "output": "s3a://lake/audits"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "codes"), [({}, [2]), (APPLICATION, [2]), (AUDIT, [2, 3])], ids=["job", "application", "audit"]
+)
+def test_a_run_that_no_restart_mends_ends_at_once(fields: dict[str, Any], codes: list[int]) -> None:
+    """The findings of an audit are one; a program may use the same code for what a restart can mend."""
+    first, _ = workload(plan(**fields))["spec"]["podFailurePolicy"]["rules"]
     assert first["action"] == "FailJob"
-    assert first["onExitCodes"]["values"] == [2, 3]
+    assert first["onExitCodes"]["values"] == codes
 
 
 def test_another_object_store_is_used_with_its_own_credentials() -> None:
