@@ -209,6 +209,8 @@ ATTRIBUTES_EVICTION_SCAN_MAX: Final = 16_384  # values that one eviction checks
 ATTRIBUTE_PAGES_CACHED_MAX_BYTES: Final = 16 * MIB  # index pages of one container
 DAMAGE_RETRY_S: Final = 60.0  # before a damaged attribute index is read again: an operator may have restored the object
 ATTRIBUTE_PAGE_READS_MAX: Final = 16  # pages of one index that one call reads at once
+ATTRIBUTE_INDEX_LENGTH_FACTOR: Final = 1.75  # of its live pages: a longer index moves several pages with a batch
+ATTRIBUTE_CHANGES_PER_MOVE: Final = 4  # changes of a batch for each page that it may move then
 
 # -- tables -------------------------------------------------------------------------------------------------------
 TABLE_KEY_MAX_BYTES: Final = 8192

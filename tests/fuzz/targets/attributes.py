@@ -30,7 +30,7 @@ def run(data: bytes) -> None:
     else:
         for child, _, _ in route(found, keys):
             found.child(child)
-        found.child(found.lowest_child())
+        assert len(found.lowest_offsets()) == found.count
 
 
 def seeds() -> Iterator[bytes]:

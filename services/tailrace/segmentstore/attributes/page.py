@@ -73,10 +73,9 @@ class Page:
             _CHILD.unpack_from(self.entries, index * (self.key_length + self.value_length) + self.key_length)
         )
 
-    def lowest_child(self) -> int:
-        """Index of the entry whose subtree holds the page with the lowest offset."""
-        lowest = _lowest_offsets(self.entries, self.key_length)
-        return lowest.index(min(lowest))
+    def lowest_offsets(self) -> list[int]:
+        """For each entry of an index page, the lowest offset in its subtree."""
+        return _lowest_offsets(self.entries, self.key_length)
 
 
 def value_bytes(kind: PageKind) -> int:

@@ -1,7 +1,9 @@
 """Updates the attribute index: one batch of changes becomes one append (docs/design.md#attributes).
 
 A batch rewrites the pages that its changes touch, leaf to root. It also rewrites the live page with the lowest offset
-and its ancestors (progressive compaction), so that everything before that page can be truncated.
+and its ancestors (progressive compaction), so that everything before that page can be truncated. A batch of many
+changes moves further pages while the index is longer than a multiple of its live pages: one move a batch would let it
+grow.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from tailrace.segmentstore.attributes.page import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
 
 class WrittenPage(NamedTuple):
@@ -82,8 +84,8 @@ async def update(
 ) -> IndexUpdate:
     """Apply changes (sorted by key, each key once; None removes) to the tree of `state`.
 
-    ``move_lowest``: compact by moving the live page with the lowest offset; without it the index grows for ever.
-    Nothing below ``state.start_offset`` is read. Memory: up to one page per change, so callers bound their batches.
+    ``move_lowest``: compact by moving the live pages with the lowest offsets; without it the index grows for ever.
+    Nothing below ``state.start_offset`` is read. Memory: up to 1.25 pages per change, so callers bound their batches.
 
     Raises:
         BadRequestError: the keys are not sorted, not unique, or of another length than the index's.
@@ -112,10 +114,14 @@ class _Batch:
         self._pages_written: list[WrittenPage] = []
         self._length = state.length
         self._obsolete = 0
+        self._move_below = state.length - int(limits.ATTRIBUTE_INDEX_LENGTH_FACTOR * state.live_bytes)
+        self._moves_left = 0
 
     async def apply(self, changes: Sequence[tuple[bytes, int | None]], *, move_lowest: bool) -> IndexUpdate:
         """Rewrite the tree from the root."""
         packed = [(key, None if value is None else pack_attribute(value)) for key, value in changes]
+        if move_lowest:  # the lowest page itself does not count
+            self._moves_left = max(0, len(changes) // limits.ATTRIBUTE_CHANGES_PER_MOVE - 1)
         if self._state.is_empty:
             content = _Content(PageKind.LEAF, b"".join(key + value for key, value in packed if value is not None), True)
         else:
@@ -147,11 +153,14 @@ class _Batch:
     async def _rewrite_children(
         self, page: Page, changes: Sequence[tuple[bytes, bytes | None]], *, move_lowest: bool
     ) -> list[tuple[bytes, bytes | None]]:
-        """Rewrite the children that changes touch and the one to move; return the page's own changes."""
-        lowest = page.lowest_child() if move_lowest else -1
+        """Rewrite the children that changes touch and those to move; return the page's own changes."""
         routes = route(page, [key for key, _ in changes])
-        if move_lowest and all(child != lowest for child, _, _ in routes):
-            routes = sorted([*routes, (lowest, 0, 0)])
+        lowest = -1
+        if move_lowest or self._moves_left:
+            offsets = page.lowest_offsets()
+            lowest = offsets.index(min(offsets)) if move_lowest else -1
+            moves = self._moves(offsets, lowest, {child for child, _, _ in routes})
+            routes = sorted([*routes, *((child, 0, 0) for child in moves)])
         siblings = _Siblings(self)
         for first in range(0, len(routes), limits.ATTRIBUTE_PAGE_READS_MAX):
             group = routes[first : first + limits.ATTRIBUTE_PAGE_READS_MAX]
@@ -160,6 +169,22 @@ class _Batch:
                 content = await self._rewrite(child_page, changes[start:end], move_lowest=child == lowest)
                 siblings.add(child, page.key(child), content)
         return siblings.finish()
+
+    def _moves(self, offsets: Sequence[int], lowest: int, touched: Set[int]) -> list[int]:
+        """Return the children of an index page to rewrite though nothing in them changes.
+
+        These are the one on the way to the lowest page, and old ones as far as moves are left, the oldest first.
+        """
+        moves = [lowest] if lowest >= 0 and lowest not in touched else []
+        if self._moves_left and min(offsets) < self._move_below:
+            old = sorted(
+                (offset, child)
+                for child, offset in enumerate(offsets)
+                if offset < self._move_below and child != lowest and child not in touched
+            )[: self._moves_left]
+            self._moves_left -= len(old)
+            moves += [child for _, child in old]
+        return moves
 
     def write(self, kind: PageKind, entries: Buffer) -> Child:
         """Add a page to the batch."""

@@ -55,6 +55,24 @@ async def test_finding_the_lowest_page_reads_only_what_is_rewritten(segment) -> 
         assert len(segment.reads) == result.pages_written <= 3
 
 
+async def test_a_batch_of_many_changes_moves_several_old_pages_while_the_index_is_long(segment) -> None:
+    """A batch moves one page, and another for each four changes beyond four, of those that lie far behind."""
+    leaves, changed = 12, 4
+    await segment.apply((key_of(number), number) for number in range(leaves * LEAF_ENTRIES))
+    changes = [(key_of(leaf * LEAF_ENTRIES + number), -1) for leaf in range(changed) for number in range(4)]
+    await segment.apply(changes)  # the lowest leaf is among the changed ones
+    moved, largest = [], 0.0
+    for _ in range(60):
+        result = await segment.apply(changes)
+        moved.append(result.pages_written - changed - 1)  # besides the changed leaves and the root
+        largest = max(largest, segment.index_bytes / segment.state.live_bytes)
+    assert min(moved) == 1, "always the lowest leaf"
+    assert 1 < max(moved) <= len(changes) // limits.ATTRIBUTE_CHANGES_PER_MOVE
+    assert largest <= limits.ATTRIBUTE_INDEX_LENGTH_FACTOR + 0.75, "that, and what one batch writes"
+    entries = await iterate(segment.state, key_of(0), key_of(10**6), 10**6, segment)
+    assert len(entries) == leaves * LEAF_ENTRIES
+
+
 async def test_obsolete_bytes_account_for_all_garbage(segment) -> None:
     garbage = 0
     for first in range(0, 9000, 30):

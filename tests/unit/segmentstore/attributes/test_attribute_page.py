@@ -53,7 +53,7 @@ def test_documented_pages_are_read() -> None:
     leaf = decode_page(vectors()["leaf"], 16, 4096, len(vectors()["leaf"]), "a/b/0")
     assert (leaf.kind, leaf.count, leaf.key(0)[-1], leaf.attribute(0), leaf.attribute(1)) == (1, 2, 1, 5, -2)
     index = decode_page(vectors()["index"], 2, 1224, len(vectors()["index"]), "a/b/0")
-    assert (index.key(1), index.child(0), index.lowest_child()) == (b"cd", Child(100, 124, 90), 0)
+    assert (index.key(1), index.child(0), index.lowest_offsets()) == (b"cd", Child(100, 124, 90), [90, 224])
 
 
 def test_pages_hold_about_a_thousand_entries() -> None:
