@@ -391,6 +391,9 @@ async def test_a_flipped_bit_in_a_chunk_is_never_served(written: Written, test_s
         segments = await read_segments(client)
         damaged = segments.pop(name)
         assert isinstance(damaged, str), "the damaged chunk was read to its end"
+        client.context.segments._deadline_s = 3.0  # it stops trying soon, and says why
+        with pytest.raises(UnavailableError, match=chunk["object_key"]):
+            await client.context.segments.read(name, 0, 1000)
         assert not [events for events in segments.values() if isinstance(events, str)], segments
     reported = [line for line in server.log.splitlines() if chunk["object_key"] in line and "CRC32C" in line]
     assert reported, server.log[-3000:]

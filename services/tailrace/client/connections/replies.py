@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tailrace.common.errors import (
     BadEventNumberError,
     BadRequestError,
@@ -22,12 +24,15 @@ from tailrace.common.errors import (
 )
 from tailrace.wire import commands as c
 
+_REASON_MAX_CHARACTERS: Final = 500
+
 
 def error_of(reply: c.Command) -> TailraceError:
     """Return the error for a failure reply; a ProtocolError for other replies."""
     match reply:
         case c.WrongHost():
-            return WrongHostError(f"segment {reply.segment} is not served by this segment store")
+            reason = _first_line(reply.server_stack_trace)
+            return WrongHostError(f"segment {reply.segment} is not served by this segment store{reason}")
         case c.NoSuchSegment():
             return NoSuchSegmentError(reply.segment)
         case c.SegmentAlreadyExists():
@@ -49,6 +54,12 @@ def error_of(reply: c.Command) -> TailraceError:
             return kind_of(reply.message or f"segment {reply.segment}: unspecified error of the segment store")
         case _:
             return _table_error_of(reply)
+
+
+def _first_line(trace: str) -> str:
+    """Return what a segment store says besides, to be added to a message; empty when it says nothing."""
+    line = "".join(filter(str.isprintable, (trace.splitlines() or [""])[0][:_REASON_MAX_CHARACTERS]))
+    return f": {line}" if line else ""
 
 
 def _table_error_of(reply: c.Command) -> TailraceError:

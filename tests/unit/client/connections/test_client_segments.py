@@ -128,6 +128,16 @@ async def test_a_wrong_host_is_forgotten_and_asked_for_again(
     assert forgotten == [NAME, NAME]
 
 
+async def test_what_a_store_says_about_damage_is_in_the_error(store: Any, client: SegmentClient) -> None:
+    store.create(NAME)
+    said = "corruption in object c0/5: CRC32C\x1b[1m does not match\nat some.Place(Line:1)"
+    store.answer(c.GetStreamSegmentInfo, lambda request: c.WrongHost(request, NAME, "", said), times=10_000)
+    client._deadline_s = 0.3
+    message = rf"^segment {NAME} is not served by .*: corruption in object c0/5: CRC32C\[1m does not match$"
+    with pytest.raises(UnavailableError, match=message.replace("#", "[#]")):
+        await client.segment_info(NAME)
+
+
 @pytest.mark.parametrize(
     ("make", "error"),
     [

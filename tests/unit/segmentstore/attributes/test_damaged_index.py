@@ -171,4 +171,4 @@ async def test_a_change_with_a_new_attribute_is_refused_because_the_index_may_ho
 def test_damage_of_one_segment_closes_no_connection() -> None:
     error = CorruptionError("attribute index of segment x at 5", "a wrong CRC32C")
     reply = failure_reply(Failure(error, 17, NAME, "append"))
-    assert reply == c.WrongHost(17, NAME, "", "")
+    assert reply == c.WrongHost(17, NAME, "", "corruption in attribute index of segment x at 5: a wrong CRC32C")
