@@ -1,4 +1,4 @@
-"""Times in the source: where a table begins and ends, and before when events were written; few or many tasks; Arrow.
+"""Times in the source: where a table begins and ends, and before when events were written; few or many tasks.
 
 See docs/spark.md#times.
 """
@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.ipc
 import pytest
 
 from harness.server import READY_DEADLINE_S as READY_WITHIN_S
@@ -123,9 +121,7 @@ def test_events_say_before_when_they_were_written(
         assert found <= first if int(row["value"]) < 100 else first < found <= second
 
     collected: list[Any] = []
-    frame = spark.readStream.format("tailrace").options(
-        controller=server.controller, stream=stream, start=text(first)
-    )
+    frame = spark.readStream.format("tailrace").options(controller=server.controller, stream=stream, start=text(first))
     query = (
         frame.schema(schema)
         .load()
@@ -149,19 +145,17 @@ def test_a_task_reads_as_many_segments_as_wanted(
     assert numbers(alone) == numbers(together) == list(range(100))
 
 
-def test_events_in_the_format_of_arrow_are_rows(
+def test_decoded_rows_have_the_times_of_their_events(
     spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str
 ) -> None:
-    table = pa.table({"n": list(range(50)), "name": [f"row {number}" for number in range(50)]})
-    sink = pa.BufferOutputStream()
-    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=20)
-    with client.writer(stream) as events:
-        events.write_event(bytes(sink.getvalue()), routing_key="a")
-        events.write_event(b"no Arrow", routing_key="b")
-        events.flush()
-    schema = "n bigint, name string, _corrupt binary"
-    rows = reader(spark, server, stream, valueFormat="arrow").schema(schema).load().collect()
-    good = sorted((row["n"], row["name"]) for row in rows if row["_corrupt"] is None)
-    assert good == [(number, f"row {number}") for number in range(50)]
-    assert [bytes(row["_corrupt"]) for row in rows if row["_corrupt"] is not None] == [b"no Arrow"]
+    """The events are numbers, so all are corrupt as objects of JSON: they have their places and times nevertheless."""
+    Written(client, stream).write()
+    schema = "_offset bigint, _segment int, _corrupt string, _ingested_before timestamp"
+    decoded = reader(spark, server, stream, valueFormat="json").schema(schema).load().collect()
+    schema = "value binary, segment int, offset bigint, ingested_before timestamp"
+    raw = reader(spark, server, stream).schema(schema).load().collect()
+    places = {(row["_segment"], row["_offset"]): (row["_corrupt"], row["_ingested_before"]) for row in decoded}
+    assert places == {
+        (row["segment"], row["offset"]): (bytes(row["value"]).decode(), row["ingested_before"]) for row in raw
+    }
+    assert len(places) == 100

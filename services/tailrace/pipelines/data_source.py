@@ -37,12 +37,21 @@ class TailraceDataSource(DataSource):
         return "tailrace"
 
     def schema(self) -> StructType:
-        """Return the columns of events that are not decoded. Raises BadRequestError: JSON needs a schema."""
+        """Return the columns of events that are not decoded, or of Avro's schema.
+
+        Raises:
+            BadRequestError: JSON and Arrow need a schema, and so does Avro where Spark has no type for a field.
+        """
         from tailrace.pipelines.source.rows import COLUMNS
 
         found = self.options.get("valueFormat", ValueFormat.BINARY).lower()
         if found in (ValueFormat.JSON, ValueFormat.ARROW):
             raise BadRequestError(f"valueFormat={found} needs a schema: spark.read.schema('name string, …')")
+        if found == ValueFormat.AVRO:
+            from tailrace.pipelines.source.avro_types import columns_of
+            from tailrace.pipelines.source.avro_values import parse_avro_schema
+
+            return columns_of(parse_avro_schema(self.options.get("avroSchema", "")))
         return COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -93,15 +102,23 @@ def _addressed(given: Mapping[str, str]) -> Mapping[str, str]:
 
 def _checked(schema: StructType, options: SourceOptions) -> StructType:
     """Return the schema of the user, or ours. Raises BadRequestError for columns that events do not have."""
-    from tailrace.pipelines.source.rows import COLUMNS, INGESTED_BEFORE
+    from tailrace.pipelines.source.rows import COLUMNS, INGESTED_BEFORE, METADATA
 
     if options.value_format is not ValueFormat.BINARY:
+        for field in schema:
+            if field.name in METADATA and METADATA[field.name].dataType != field.dataType:
+                wanted = METADATA[field.name].dataType.simpleString()
+                raise BadRequestError(f"column {field.name} says where an event is: its type is {wanted}")
+        if options.value_format is ValueFormat.AVRO:
+            from tailrace.pipelines.source.avro_values import parse_avro_schema
+
+            parse_avro_schema(options.avro_schema)  # an error of the driver, not of each task
         return schema
     known = {field.name: field.dataType for field in (*COLUMNS, INGESTED_BEFORE)}
     for field in schema:
         if known.get(field.name) != field.dataType:
             raise BadRequestError(
                 f"column {field.name}: events that are not decoded have the columns {', '.join(known)}; "
-                "fields of events need valueFormat=json or arrow"
+                "fields of events need valueFormat=json, avro or arrow"
             )
     return schema

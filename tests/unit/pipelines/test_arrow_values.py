@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from tailrace.common.errors import BadRequestError
 from tailrace.pipelines.source.arrow_values import ArrowDecoder
-from tailrace.pipelines.source.json_values import CORRUPT
+from tailrace.pipelines.source.decoded import CORRUPT
 
 SCHEMA = StructType([StructField("a", LongType()), StructField("b", StringType()), StructField(CORRUPT, BinaryType())])
 
@@ -30,7 +30,7 @@ def event(rows: list[dict[str, Any]], schema: pa.Schema | None = None, *, batche
 def decode(values: list[bytes], *, fail_fast: bool = False, schema: StructType = SCHEMA) -> list[dict[str, Any]]:
     decoder = ArrowDecoder(schema, fail_fast=fail_fast)
     batches = decoder.decode(values, list(range(len(values))), "segment")
-    return [row for batch in batches for row in batch.to_pylist()]
+    return [row for decoded in batches for row in decoded.rows.to_pylist()]
 
 
 def test_an_event_has_any_number_of_rows() -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tailrace.common.errors import BadRequestError
-from tailrace.pipelines.source.json_values import CORRUPT, JsonDecoder
+from tailrace.pipelines.source.decoded import CORRUPT
+from tailrace.pipelines.source.json_values import JsonDecoder
 
 SCHEMA = StructType([StructField("a", LongType()), StructField(CORRUPT, StringType())])
 PIECES = (
@@ -35,7 +36,7 @@ PIECES = (
 def decode(values: list[bytes], *, fail_fast: bool = False) -> list[dict[str, Any]]:
     decoder = JsonDecoder(SCHEMA, fail_fast=fail_fast)
     batches = decoder.decode(values, list(range(len(values))), "segment")
-    return [row for batch in batches for row in batch.to_pylist()]
+    return [row for decoded in batches for row in decoded.rows.to_pylist()]
 
 
 def expected(value: bytes) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tailrace.common.errors import BadRequestError
-from tailrace.pipelines.source.json_values import corrupt_column, corrupt_row
+from tailrace.pipelines.source.decoded import Decoded, corrupt_column, corrupt_row, undecodable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,21 +29,20 @@ class ArrowDecoder:
         self._wanted = to_arrow_schema(schema, timezone="UTC")
         self._corrupt = corrupt_column(self._wanted)
 
-    def decode(self, values: Sequence[bytes], offsets: Sequence[int], place: str) -> Iterator[pa.RecordBatch]:
+    def decode(self, values: Sequence[bytes], offsets: Sequence[int], place: str) -> Iterator[Decoded]:
         """Yield the rows of events, in order; one event's at a time.
 
         Raises:
             BadRequestError: with ``fail_fast``, names the first event that cannot be decoded by segment and offset.
         """
-        for value, offset in zip(values, offsets, strict=True):
+        for index, (value, offset) in enumerate(zip(values, offsets, strict=True)):
             try:
                 found = self._rows(value)
             except (pa.ArrowException, OSError) as error:
                 if self._fail_fast:
-                    reason = str(error).splitlines()[0]
-                    raise BadRequestError(f"{place} at {offset}: the event cannot be decoded: {reason}") from error
+                    raise undecodable(place, offset, error) from error
                 found = corrupt_row(self._wanted, value).to_batches()
-            yield from found
+            yield from (Decoded(batch, index, 1) for batch in found)
 
     def _rows(self, value: bytes) -> list[pa.RecordBatch]:
         """Return the whole event, so that none is decoded in part."""

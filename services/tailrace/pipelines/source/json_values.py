@@ -10,15 +10,15 @@ import pyarrow.compute as pc
 import pyarrow.json
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tailrace.common.errors import BadRequestError
+from tailrace.pipelines.source.decoded import OneRowEach, corrupt_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql.types import StructType
 
-CORRUPT: Final = "_corrupt"
-"""The column that gets an event which cannot be decoded, if the schema has it as text or bytes."""
+    from tailrace.pipelines.source.decoded import Decoded
+
 _ZONE: Final = r"(Z|[+-]\d\d:?\d\d)$"
 _MIDNIGHT: Final = r"^\d{4}-\d\d-\d\d$"
 
@@ -31,9 +31,9 @@ class JsonDecoder:
     """
 
     def __init__(self, schema: StructType, *, fail_fast: bool) -> None:
-        self._fail_fast = fail_fast
         self._wanted = to_arrow_schema(schema, timezone="UTC")
         self._corrupt = corrupt_column(self._wanted)
+        self._rows = OneRowEach(self._wanted, self._columns, fail_fast=fail_fast)
         # Arrow reads times of one form only, so they are read as text.
         parsed = pa.schema(
             pa.field(field.name, pa.string() if pa.types.is_temporal(field.type) else field.type)
@@ -45,30 +45,9 @@ class JsonDecoder:
         )
         self._parsed = parsed
 
-    def decode(self, values: Sequence[bytes], offsets: Sequence[int], place: str) -> Iterator[pa.RecordBatch]:
-        """Yield the events as columns.
-
-        Raises:
-            BadRequestError: with ``fail_fast``, names the first event that cannot be decoded by segment and offset.
-        """
-        tables: list[pa.Table] = []
-        self._decode(values, offsets, place, tables)
-        yield from pa.concat_tables(tables).combine_chunks().to_batches()
-
-    def _decode(self, values: Sequence[bytes], offsets: Sequence[int], place: str, into: list[pa.Table]) -> None:
-        """Decode all at once; where that fails, by halves: then only the events that fail are decoded alone."""
-        try:
-            into.append(self._columns(values))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            if len(values) > 1:
-                half = len(values) // 2
-                self._decode(values[:half], offsets[:half], place, into)
-                self._decode(values[half:], offsets[half:], place, into)
-            elif self._fail_fast:
-                reason = str(error).splitlines()[0]
-                raise BadRequestError(f"{place} at {offsets[0]}: the event cannot be decoded: {reason}") from error
-            else:
-                into.append(corrupt_row(self._wanted, values[0]))
+    def decode(self, values: Sequence[bytes], offsets: Sequence[int], place: str) -> Iterator[Decoded]:
+        """See OneRowEach.decode."""
+        return self._rows.decode(values, offsets, place)
 
     def _columns(self, values: Sequence[bytes]) -> pa.Table:
         if not all(map(_is_closed, values)):
@@ -86,28 +65,6 @@ class JsonDecoder:
             return pa.nulls(table.num_rows, field.type)
         column = table.column(field.name)
         return _times(column, field.type) if pa.types.is_temporal(field.type) else column
-
-
-def corrupt_column(wanted: pa.Schema) -> str:
-    """Return the name of the column for events that cannot be decoded; empty: there is none.
-
-    Raises:
-        BadRequestError: it is neither text nor bytes.
-    """
-    if CORRUPT not in wanted.names:
-        return ""
-    if not _is_text(wanted.field(CORRUPT).type):
-        raise BadRequestError(f"the column {CORRUPT} must be string or binary")
-    return CORRUPT
-
-
-def corrupt_row(wanted: pa.Schema, value: bytes) -> pa.Table:
-    """Return the row of an event that cannot be decoded: nulls, but for the column that has the event."""
-    row: dict[str, object] = dict.fromkeys(wanted.names)
-    if CORRUPT in row:
-        is_binary = pa.types.is_binary(wanted.field(CORRUPT).type)
-        row[CORRUPT] = value if is_binary else value.decode(errors="replace")
-    return pa.Table.from_pylist([row], wanted)
 
 
 def _times(texts: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
@@ -133,7 +90,3 @@ def _is_closed(value: bytes) -> bool:
     """
     text = value.strip()
     return text.startswith(b"{") and text.endswith(b"}")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))

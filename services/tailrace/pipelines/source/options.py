@@ -32,6 +32,7 @@ _NAMES: Final = (
     "minPartitionBytes",
     "group",
     "valueFormat",
+    "avroSchema",
     "mode",
     "failOnDataLoss",
     "direct",
@@ -45,10 +46,11 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 class ValueFormat(enum.StrEnum):
-    """What events are: bytes, an object of JSON each, or a stream of Arrow's format each."""
+    """What events are: bytes, or each an object of JSON, a record of Avro, a stream of Arrow's format."""
 
     BINARY = "binary"
     JSON = "json"
+    AVRO = "avro"
     ARROW = "arrow"
 
 
@@ -74,7 +76,8 @@ class SourceOptions:
     ``streams`` is empty for a query that reads the streams of a ``tag``.
     ``start`` and ``end`` are HEAD, TAIL, a cut or a time; a streaming query stops reading at an ``end`` that is a cut.
     ``max_bytes`` and ``max_events`` bound a batch of a streaming query; None for no bound. ``min_partition_bytes``:
-    what one task reads at least, if there are so many. ``group``: the reader group
+    what one task reads at least, if there are so many. ``avro_schema``: the text of the writers' schema.
+    ``group``: the reader group
     (``scope/group``) that publishes the position, or empty. ``tier2``: where tables are read from as far as it has them
     (None: segment stores); ``direct_only``: only there.
     """
@@ -89,6 +92,7 @@ class SourceOptions:
     min_partition_bytes: int = 0
     group: str = ""
     value_format: ValueFormat = ValueFormat.BINARY
+    avro_schema: str = ""
     fail_fast: bool = False
     fail_on_data_loss: bool = True
     tier2: StoreLocation | None = None
@@ -115,6 +119,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         min_partition_bytes=count(options, "minPartitionBytes", lowest=0) or 0,
         group=options.get("group", ""),
         value_format=ValueFormat(choice(options, "valueFormat", tuple(ValueFormat))),
+        avro_schema=options.get("avroschema", ""),
         fail_fast=choice(options, "mode", ("permissive", "failfast")) == "failfast",
         fail_on_data_loss=choice(options, "failOnDataLoss", ("true", "false")) == "true",
         tier2=None if direct == "never" else StoreLocation.from_options(options),
@@ -122,6 +127,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     )
     if parsed.direct_only and parsed.tier2 is None:
         raise BadRequestError("direct=always needs the option tier2")
+    if (parsed.value_format is ValueFormat.AVRO) != bool(parsed.avro_schema):
+        raise BadRequestError("valueFormat=avro and the option avroSchema need each other")
     if parsed.max_bytes is not None and parsed.max_events is not None:
         raise BadRequestError("give maxBytesPerTrigger or maxEventsPerTrigger, not both")
     if parsed.group and parsed.tag is not None:

@@ -28,15 +28,17 @@ from tailrace.common.errors import DataLossError, SegmentGoneError, SegmentTrunc
 from tailrace.pipelines.direct.events import BlockingEvents
 from tailrace.pipelines.source import ingest_times
 from tailrace.pipelines.source.arrow_values import ArrowDecoder
+from tailrace.pipelines.source.avro_values import AvroDecoder, parse_avro_schema
 from tailrace.pipelines.source.json_values import JsonDecoder
 from tailrace.pipelines.source.options import ValueFormat
 from tailrace.pipelines.source.plan import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tailrace.cluster.cluster_identity import ClusterIdentity
     from tailrace.pipelines.direct.references import SegmentReferences
+    from tailrace.pipelines.source.decoded import Decoded
     from tailrace.pipelines.source.ingest_times import RecordedCuts, TimeBound
     from tailrace.pipelines.source.options import SourceOptions
     from tailrace.pipelines.source.plan import Slice
@@ -54,6 +56,12 @@ COLUMNS: Final = StructType(
 """Columns of events that are not decoded. ``segment`` is its number, ``offset`` where the event begins in it."""
 INGESTED_BEFORE: Final = StructField(ingest_times.COLUMN, TimestampType())
 """A further column, for those who ask for it: it needs calls to the controller."""
+METADATA: Final = {
+    f"_{field.name}": StructField(f"_{field.name}", field.dataType)
+    for field in (*COLUMNS, INGESTED_BEFORE)
+    if field.name != "value"
+}
+"""The same columns beside decoded fields, for those who ask for them."""
 
 
 class DirectPart(NamedTuple):
@@ -100,7 +108,8 @@ class Events:
 
 def asks_for_times(options: SourceOptions, schema: StructType) -> bool:
     """Return whether a query wants to know before when its events were written."""
-    return options.value_format is ValueFormat.BINARY and ingest_times.COLUMN in schema.fieldNames()
+    prefix = "" if options.value_format is ValueFormat.BINARY else "_"
+    return f"{prefix}{ingest_times.COLUMN}" in schema.fieldNames()
 
 
 async def timed(cuts: RecordedCuts, parts: Sequence[Part], now_ms: int) -> list[Part]:
@@ -171,44 +180,62 @@ def _events(values: list[bytes], start: int) -> Events:
 
 
 def record_batches(options: SourceOptions, schema: StructType, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a partition with the columns of `schema`: those of COLUMNS, or fields of decoded events."""
-    decoder = _decoder(options, schema)
+    """Yield the events of a partition with the columns of `schema`.
+
+    These are some of COLUMNS, or fields of decoded events and some of METADATA.
+    """
+    fields = StructType([field for field in schema if field.name not in METADATA])
+    decoder = _decoder(options, fields)
     for part in partition.parts:
         place = part.piece.stream.segment(part.piece.identifier)
         for events in read_slice(options, part):
             if decoder is None:
-                yield _raw(schema.fieldNames(), events, part)
-            else:
-                yield from decoder.decode(events.values.to_pylist(), events.offsets.to_pylist(), place)
+                columns = [_column(name, events, part) for name in schema.fieldNames()]
+                yield pa.RecordBatch.from_arrays(columns, names=schema.fieldNames())
+                continue
+            metadata = {name: _column(name[1:], events, part) for name in schema.fieldNames() if name in METADATA}
+            for decoded in decoder.decode(events.values.to_pylist(), events.offsets.to_pylist(), place):
+                yield _with_metadata(schema.fieldNames(), decoded, metadata)
 
 
-def _decoder(options: SourceOptions, schema: StructType) -> JsonDecoder | ArrowDecoder | None:
+def _decoder(options: SourceOptions, schema: StructType) -> JsonDecoder | AvroDecoder | ArrowDecoder | None:
     match options.value_format:
         case ValueFormat.JSON:
             return JsonDecoder(schema, fail_fast=options.fail_fast)
+        case ValueFormat.AVRO:
+            return AvroDecoder(schema, parse_avro_schema(options.avro_schema), fail_fast=options.fail_fast)
         case ValueFormat.ARROW:
             return ArrowDecoder(schema, fail_fast=options.fail_fast)
         case ValueFormat.BINARY:
             return None
 
 
-def _raw(columns: list[str], events: Events, part: Part) -> pa.RecordBatch:
+def _column(name: str, events: Events, part: Part) -> pa.Array:
+    """Return one of COLUMNS, or INGESTED_BEFORE, for all events."""
     count, piece = len(events.values), part.piece
+    match name:
+        case "value":
+            return events.values
+        case "offset":
+            return events.offsets
+        case "segment":
+            return pa.repeat(pa.scalar(names.segment_number(piece.identifier), pa.int32()), count)
+        case "epoch":
+            return pa.repeat(pa.scalar(names.segment_epoch(piece.identifier), pa.int32()), count)
+        case ingest_times.COLUMN:
+            return _ingested_before(events, part.times)
+        case _:
+            return pa.repeat(pa.scalar(getattr(piece.stream, name), pa.string()), count)
+
+
+def _with_metadata(columns: list[str], decoded: Decoded, metadata: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Return decoded rows with the metadata of their events, in the order of the columns."""
 
     def column(name: str) -> pa.Array:
-        match name:
-            case "value":
-                return events.values
-            case "offset":
-                return events.offsets
-            case "segment":
-                return pa.repeat(pa.scalar(names.segment_number(piece.identifier), pa.int32()), count)
-            case "epoch":
-                return pa.repeat(pa.scalar(names.segment_epoch(piece.identifier), pa.int32()), count)
-            case ingest_times.COLUMN:
-                return _ingested_before(events, part.times)
-            case _:
-                return pa.repeat(pa.scalar(getattr(piece.stream, name), pa.string()), count)
+        if name not in metadata:
+            return decoded.rows.column(name)
+        of_events = metadata[name].slice(decoded.first, decoded.events)
+        return of_events if decoded.events > 1 else pa.repeat(of_events[0], decoded.rows.num_rows)
 
     return pa.RecordBatch.from_arrays([column(name) for name in columns], names=columns)
 
