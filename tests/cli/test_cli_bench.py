@@ -134,9 +134,43 @@ def test_transactions_against_a_running_server_and_a_peer(cli) -> None:
     assert rates == [
         (system, case, "transactions/s")
         for case in ("sequential", "concurrent-16")
-        for system in ("tailrace", "pravega")
+        for system in ("tailrace", "pravega-java")
     ]
     assert "bench" not in cli.value("scope", "list"), "nothing is left behind"
+
+
+@pytest.mark.timeout(600)
+def test_a_server_and_a_peer_through_the_java_client(cli) -> None:
+    """A second Tailrace stands for the Pravega, which needs hundreds of MB of jars."""
+    server = cli.endpoints.controller
+    arguments = ("bench", "peer", "--controller", server, "--rounds", "2", "--cases", "one at a time", "--json")
+    command = f"sh -c 'echo it serves at {server}; exec sleep 600'"
+    for peer in (("--peer", server), ("--peer-command", command)):
+        ended = cli.run(*arguments, *peer)
+        assert ended.returncode == 0, ended.stderr
+        rows = checked("peer", ended.stdout)
+        assert {row["case"] for row in rows} == {"100 B, one at a time"}
+        rates = {row["system"]: row["value"] for row in rows if row["metric"] == "events"}
+        assert list(rates) == ["tailrace", "pravega-java", "tailrace / pravega-java"]
+        ours, theirs, ratio = rates.values()
+        assert ratio == pytest.approx(ours / theirs, rel=1e-3)
+        assert ours > 0
+    assert not [name for name in cli.value("scope", "list") if name.startswith("bench")], "nothing is left behind"
+    line = cli.fails("bench", "peer", "--controller", server, "--peer", server, "--cases", "no such")
+    assert line.startswith("tailrace: no case has 'no such' in its name; there are 100 B, 1 segment;")
+
+
+@pytest.mark.timeout(600)
+def test_tables_through_the_java_client(cli) -> None:
+    server = cli.endpoints.controller
+    arguments = ("bench", "table", "--controller", server, *SHORT, "--keys", "300", "--peer", server, "--json")
+    ended = cli.run(*arguments)
+    assert ended.returncode == 0, ended.stderr
+    rows = checked("table", ended.stdout)
+    operations = {(row["system"], row["case"]) for row in rows if row["metric"] == "operations" and row["value"] > 0}
+    systems = ("tailrace", "tailrace, Java client", "pravega-java")
+    assert operations == {(system, f"{verb}-{n}") for system in systems for verb in ("put", "get") for n in (1, 256)}
+    assert not [name for name in cli.value("scope", "list") if name.startswith("bench")], "nothing is left behind"
 
 
 def test_transactions_with_a_server_of_its_own(cli, tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cli.bench.histogram import LatencyHistogram
-from tailrace.cli.bench.java import rows_of
+from tailrace.cli.bench.java import JavaProgram, rows_of, table_rows_of
 from tailrace.cli.bench.pacing import Pace
-from tailrace.cli.bench.result import cpu_model, latency_rows, machine, result, row
+from tailrace.cli.bench.peer import Samples, StartedPeer
+from tailrace.cli.bench.result import Row, cpu_model, latency_rows, machine, result, row
 from tailrace.cli.demo.report import percentile
+from tailrace.common.errors import BadRequestError, IllegalStateError
 
 LATENCIES = st.floats(1e-6, 100.0)
 
@@ -114,9 +116,52 @@ def test_the_machine_is_named() -> None:
 def test_what_the_java_program_prints_as_rows() -> None:
     found = {"case": "x", "events": 5, "seconds": 1.0, "events_per_s": 5.0, "mb_per_s": 0.1}
     found |= {"p50_ms": 2.0, "p99_ms": None}
-    assert [(item["metric"], item["value"], item["unit"]) for item in rows_of("100 B", found)] == [
+    assert [(item["metric"], item["value"], item["unit"]) for item in rows_of("tailrace", "100 B", found)] == [
         ("events", 5.0, "events/s"),
         ("payload", 0.1, "MB/s"),
         ("p50", 2.0, "ms"),
     ]
-    assert {item["system"] for item in rows_of("100 B", found)} == {"tailrace, Java client"}
+    assert {item["system"] for item in rows_of("tailrace", "100 B", found)} == {"tailrace"}
+    operations = table_rows_of("pravega-java", "put-1", found)
+    assert [(item["metric"], item["unit"]) for item in operations] == [("operations", "operations/s"), ("p50", "ms")]
+
+
+def rounds_of(system: str, *rates: float) -> list[list[Row]]:
+    latency = row(system, "100 B", "p99", 2.0, "ms")
+    return [[row(system, "100 B", "events", rate, "events/s"), latency] for rate in rates]
+
+
+def test_a_comparison_has_medians_and_their_ratios() -> None:
+    samples = Samples()
+    for rows in (*rounds_of("tailrace", 10.0, 40.0, 30.0), *rounds_of("pravega-java", 10.0, 20.0, 90.0)):
+        samples.add(rows)
+    found = [(item["system"], item["metric"], item["value"], item["unit"]) for item in samples.rows(["100 B"])]
+    assert found == [
+        ("tailrace", "events", 30.0, "events/s"),
+        ("tailrace", "p99", 2.0, "ms"),
+        ("pravega-java", "events", 20.0, "events/s"),
+        ("pravega-java", "p99", 2.0, "ms"),
+        ("tailrace / pravega-java", "events", 1.5, "ratio"),
+        ("tailrace / pravega-java", "p99", 1.0, "ratio"),
+    ]
+
+
+def test_a_case_that_failed_at_the_peer_has_no_ratio() -> None:
+    samples = Samples()
+    for rows in (*rounds_of("tailrace", 10.0, 40.0), *rounds_of("pravega-java", 20.0)):
+        samples.add(rows)
+    samples.add_failure("pravega-java", "100 B")
+    found = [(item["system"], item["metric"], item["value"]) for item in samples.rows(["100 B"])]
+    assert ("pravega-java", "failed", 1) in found
+    assert {system for system, _, _ in found} == {"tailrace", "pravega-java"}
+
+
+async def test_a_peer_that_does_not_start_is_an_error() -> None:
+    program = JavaProgram("")
+    for command, error, message in (
+        ("false", IllegalStateError, "false ended without the address of a controller"),
+        ("/no/such/program", BadRequestError, "--peer-command: "),
+    ):
+        with pytest.raises(error, match=message):
+            async with StartedPeer(command).serving(program):
+                pytest.fail("it serves")

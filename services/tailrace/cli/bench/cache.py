@@ -8,17 +8,23 @@ compared in a pass of their own, so that no time has the comparison.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
 import shutil
+import struct
+import subprocess
 import time
 from importlib.util import find_spec
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from tailrace.cli.bench.java import PEER_SYSTEM
 from tailrace.cli.bench.result import Row, read_text, row
-from tailrace.common.limits import KIB
+from tailrace.common.errors import IllegalStateError, UnsupportedError
+from tailrace.common.limits import KIB, MIB
 from tailrace.kernel import BUFFER_BYTES, _cache, _cache_py, blocks_needed
 
 if TYPE_CHECKING:
@@ -37,6 +43,12 @@ DISK_FACTOR: Final = 4
 CHECKED_ENTRIES_MAX: Final = 100_000
 """Whose contents are compared."""
 _PATTERN_BYTES: Final = 4 * KIB
+_DRIVER: Final = Path(__file__).resolve().parents[4] / "tests/compat/pravega/CacheDriver.java"
+DRIVER_DEADLINE_S: Final = 1800.0
+DRIVER_SPARE_BYTES: Final = 256 * MIB
+"""Direct memory of the Java program beyond its cache."""
+_PLAN_HEAD: Final = struct.Struct(">ii")
+_OPERATION: Final = struct.Struct(">idd")
 
 
 class System(Protocol):
@@ -144,11 +156,17 @@ Operation: TypeAlias = tuple[int, float, float]
 
 
 def run(
-    entries: int = ENTRIES, repeats: int = 3, *, pure: bool = False, note: Callable[[str], None] = lambda text: None
+    entries: int = ENTRIES,
+    repeats: int = 3,
+    *,
+    pure: bool = False,
+    jars: Path | None = None,
+    note: Callable[[str], None] = lambda text: None,
 ) -> list[Row]:
     """Return the ms of each system and test, with that many entries or random operations, or as many as fit.
 
-    ``pure`` adds the cache in pure Python. ``note`` gets what is measured, and what is left out or made smaller.
+    ``pure`` adds the cache in pure Python, ``jars`` Pravega's: a folder with its jars. ``note`` gets what is
+    measured, and what is left out or made smaller.
     """
     if entries < 1 or repeats < 1:
         raise ValueError("entries and repeats must be at least 1")
@@ -169,11 +187,46 @@ def run(
         finally:
             system.close()
         found += [row(name, case, "time", min(times[case] for times in passes) * 1000, "ms") for case in passes[0]]
+    if jars is not None:
+        note(f"measuring {PEER_SYSTEM}: {repeats} passes of {fitting:,} entries")
+        found += measure_jars(jars, fitting, repeats, _max_bytes(blocks), plans)
     return found
 
 
+def _max_bytes(blocks: int) -> int:
+    return -(-blocks // USABLE_BLOCKS_PER_BUFFER) * BUFFER_BYTES
+
+
+def measure_jars(
+    jars: Path, entries: int, repeats: int, max_bytes: int, plans: Mapping[str, Sequence[Operation]]
+) -> list[Row]:
+    """Return the ms of Pravega's cache, by a Java program over a folder of Pravega's jars.
+
+    Raises:
+        UnsupportedError: the source tree is missing. IllegalStateError: the program failed.
+    """
+    if not _DRIVER.exists():
+        raise UnsupportedError("--peer-jar needs the source tree of Tailrace: tests/compat/pravega is missing")
+    with TemporaryDirectory(prefix="tailrace-bench-") as folder:
+        for case, plan in plans.items():
+            records = b"".join(_OPERATION.pack(*operation) for operation in plan)
+            head = _PLAN_HEAD.pack(RANDOM_CASES[case], len(plan))
+            (Path(folder) / f"{case}.plan").write_bytes(head + records)
+        java = ("java", "-Xmx1g", f"-XX:MaxDirectMemorySize={max_bytes + DRIVER_SPARE_BYTES}", "-cp", f"{jars}/*")
+        command = (*java, str(_DRIVER), str(entries), str(repeats), str(max_bytes), folder)
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_DEADLINE_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise IllegalStateError(f"--peer-jar: {error}") from error
+    if ended.returncode != 0:
+        said = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+        raise IllegalStateError(f"--peer-jar {jars}: {said[0]}")
+    found = json.loads(ended.stdout.splitlines()[-1])
+    return [row(PEER_SYSTEM, case, "time", ms, "ms") for case, ms in found.items()]
+
+
 def _systems(blocks: int, *, pure: bool, note: Callable[[str], None]) -> dict[str, Callable[[], System]]:
-    max_bytes = -(-blocks // USABLE_BLOCKS_PER_BUFFER) * BUFFER_BYTES
+    max_bytes = _max_bytes(blocks)
     found: dict[str, Callable[[], System]] = {"tailrace": lambda: CacheSystem(_cache.BlockCache(max_bytes))}
     if pure:
         found["tailrace-pure"] = lambda: CacheSystem(_cache_py.BlockCache(max_bytes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,15 +16,19 @@ if TYPE_CHECKING:
     from tailrace.cli.bench.target import Target
 
 SYSTEM: Final = "tailrace, Java client"
+PEER_SYSTEM: Final = "pravega-java"
+"""A Pravega that is measured beside us."""
 INGEST_CASES: Final = {
     "ingest-100b-1": "100 B, 1 segment",
     "ingest-100b-4": "100 B, 4 segments",
     "ingest-10kb-1": "10 KB, 1 segment",
     "single-100b": "100 B, one at a time",
 }
+TABLE_CASES: Final = ("put-1", "put-256", "get-1", "get-256")
 _SCRIPT: Final = Path(__file__).resolve().parents[4] / "tests" / "support" / "java-client.sh"
 BUILD_DEADLINE_S: Final = 900.0
 CASE_DEADLINE_S: Final = 300.0
+_LATENCIES: Final = (("p50_ms", "p50", "ms"), ("p99_ms", "p99", "ms"))
 
 
 def read_cases(rate_per_s: int) -> dict[str, str]:
@@ -40,30 +45,49 @@ async def measure_java(target: Target, cases: Mapping[str, str], report: Callabl
     Raises:
         UnsupportedError: the source tree is missing. IllegalStateError: the program was not built or failed.
     """
-    class_path = await _prepare()
+    program = await JavaProgram.build()
     rows: list[Row] = []
     for name, case in cases.items():
         report(f"{case}, Java client")
-        command = ("java", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", class_path)
-        output = await _output(*command, "io.tailrace.compat.Main", "bench", target.controller, name)
-        rows += rows_of(case, json.loads(output.splitlines()[-1]))
+        rows += rows_of(SYSTEM, case, await program.measure(target.controller, "bench", name))
     return rows
 
 
-def rows_of(case: str, found: Mapping[str, Any]) -> list[Row]:
-    """Parse the program's output to rows (pure)."""
-    metrics = (("events_per_s", "events", "events/s"), ("mb_per_s", "payload", "MB/s"), ("p50_ms", "p50", "ms"))
-    return [
-        row(SYSTEM, case, metric, found[name], unit)
-        for name, metric, unit in (*metrics, ("p99_ms", "p99", "ms"))
-        if found[name] is not None
-    ]
+@dataclass(frozen=True, slots=True)
+class JavaProgram:
+    """The program around the published Java client, ready to run."""
+
+    class_path: str
+
+    @classmethod
+    async def build(cls) -> JavaProgram:
+        """Build it, unless it is built. Raises UnsupportedError or IllegalStateError, as `measure_java` does."""
+        if not await asyncio.to_thread(_SCRIPT.exists):
+            raise UnsupportedError("the Java client needs the source tree of Tailrace: tests/compat/java is missing")
+        return cls((await _output(str(_SCRIPT), deadline_s=BUILD_DEADLINE_S)).strip())
+
+    async def measure(self, controller: str, command: str, case: str) -> dict[str, Any]:
+        """Run one case of ``bench`` or ``table-bench`` against a server, and return the object that it prints.
+
+        Raises:
+            IllegalStateError: the case failed, or did not end within `CASE_DEADLINE_S`.
+        """
+        java = ("java", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", self.class_path)
+        output = await _output(*java, "io.tailrace.compat.Main", command, controller, case)
+        found: dict[str, Any] = json.loads(output.splitlines()[-1])
+        return found
 
 
-async def _prepare() -> str:
-    if not await asyncio.to_thread(_SCRIPT.exists):
-        raise UnsupportedError("--client java needs the source tree of Tailrace: tests/compat/java is not installed")
-    return (await _output(str(_SCRIPT), deadline_s=BUILD_DEADLINE_S)).strip()
+def rows_of(system: str, case: str, found: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of events in the program's output (pure)."""
+    metrics = (("events_per_s", "events", "events/s"), ("mb_per_s", "payload", "MB/s"), *_LATENCIES)
+    return [row(system, case, metric, found[name], unit) for name, metric, unit in metrics if found[name] is not None]
+
+
+def table_rows_of(system: str, case: str, found: Mapping[str, Any]) -> list[Row]:
+    """Return the rows of a table's operations in the program's output (pure)."""
+    metrics = (("events_per_s", "operations", "operations/s"), *_LATENCIES)
+    return [row(system, case, metric, found[name], unit) for name, metric, unit in metrics if found[name] is not None]
 
 
 async def _output(*command: str, deadline_s: float = CASE_DEADLINE_S) -> str:

@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from tailrace.cli.bench.ingest import SCOPE, SYSTEM, new_stream
 from tailrace.cli.bench.result import Row, row
+from tailrace.cli.bench.steady_writer import Latencies, SteadyWriter
 from tailrace.cli.bench.target import Target, bench_target, flush_all
 from tailrace.client import BlockingClient
 from tailrace.client.context import ClientContext
@@ -35,6 +36,10 @@ BATCH_EVENTS: Final = 500
 HEADER_BYTES: Final = 8
 CLIENT: Final = "client"
 """System of the row that reads without Spark."""
+WRITER: Final = "writer"
+"""System of the rows of a writer beside Spark."""
+WRITER_WARM_UP_S: Final = 3.0
+WRITER_ALONE_S: Final = 10.0
 SETTINGS: Final = {
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
@@ -55,12 +60,15 @@ class Load:
     events: int
     cores: int
     repeats: int
+    all_cores: frozenset[int]
+    """Those of the machine that this process may use."""
 
     @classmethod
-    def of(cls, size_bytes: int, cores: int, repeats: int) -> Self:
-        """Return the load of about so many bytes, in whole batches."""
+    def of(cls, size_bytes: int, cores: int | None, repeats: int) -> Self:
+        """Return the load of about so many bytes, in whole batches; on all cores, or on some of them."""
         batches = max(1, size_bytes // (EVENT_BYTES * BATCH_EVENTS))
-        return cls(batches * BATCH_EVENTS, cores, repeats)
+        all_cores = frozenset(os.sched_getaffinity(0))
+        return cls(batches * BATCH_EVENTS, min(cores or len(all_cores), len(all_cores)), repeats, all_cores)
 
     @property
     def payload_bytes(self) -> int:
@@ -87,6 +95,7 @@ def measure_spark(folder: Path | None, options: Sequence[str], load: Load, repor
         report("a stream of events")
         streams = runner.run(_filled(target, load))
         master = f"local[{load.cores}]"
+        stack.enter_context(_on_cores(load.cores))
         with spark_session("bench", master, {**SETTINGS, "spark.local.dir": scratch}) as spark:
             return _Cases(spark, target, streams, load, Path(scratch), dict(_pairs(options))).rows(report)
 
@@ -110,14 +119,35 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-async def _filled(target: Target, load: Load) -> tuple[StreamName, StreamName]:
-    """Return a stream whose events are all in Tier 2 and covered by snapshots, and an empty one to write."""
+@contextlib.contextmanager
+def _on_cores(count: int) -> Iterator[None]:
+    """Keep this process and what it starts, which is Spark, on so many cores; the server has all of them."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+class _Streams(NamedTuple):
+    """The streams of a measurement."""
+
+    source: StreamName
+    """Its events are all in Tier 2 and covered by snapshots."""
+    sink: StreamName
+    beside: StreamName
+    """What the writer beside Spark writes to."""
+
+
+async def _filled(target: Target, load: Load) -> _Streams:
+    """Create and fill them."""
     context = ClientContext(target.controller)
     try:
         await context.controller.create_scope(SCOPE)
-        streams = (await new_stream(context, load.cores), await new_stream(context, load.cores))
+        streams = _Streams(*[await new_stream(context, segments) for segments in (load.cores, load.cores, 1)])
         batch = [os.urandom(EVENT_BYTES) for _ in range(BATCH_EVENTS)]
-        async with EventWriter(context, streams[0]) as writer:
+        async with EventWriter(context, streams.source) as writer:
             for number in range(load.events // BATCH_EVENTS):
                 await writer.ready()
                 writer.write_events(batch, str(number))
@@ -174,13 +204,13 @@ class _Cases:
         self,
         spark: Session,
         target: Target,
-        streams: tuple[StreamName, StreamName],
+        streams: _Streams,
         load: Load,
         scratch: Path,
         server: dict[str, str],
     ) -> None:
         self._spark, self._target, self._load, self._scratch = spark, target, load, scratch
-        self._source, self._sink = streams
+        self._source, self._sink, self._beside = streams
         assert target.process is not None
         self._tier2 = {
             "tier2": server.get("--tier2") or str(target.process.data / "tier2"),
@@ -207,7 +237,27 @@ class _Cases:
             report(case)
             rows += self._best(SYSTEM, case, run)
         report("batch-store without Spark")
-        return rows + self._best(CLIENT, "batch-store", lambda _: self._read_by_client())
+        rows += self._best(CLIENT, "batch-store", lambda _: self._read_by_client())
+        report("a writer alone, and beside batch-direct")
+        return rows + self._writer_rows(cases["batch-direct"])
+
+    def _writer_rows(self, read: Callable[[int], None]) -> list[Row]:
+        """Return the latencies of a writer alone, and beside full reads of Tier 2 for at least as long."""
+        found: dict[str, Latencies] = {}
+        with SteadyWriter.start(self._target.controller, self._beside, self._load.all_cores) as writer:
+            time.sleep(WRITER_WARM_UP_S)
+            writer.latencies()
+            time.sleep(WRITER_ALONE_S)
+            found["alone"] = writer.latencies()
+            began_s = time.perf_counter()
+            while time.perf_counter() < began_s + WRITER_ALONE_S:
+                read(0)
+            found["beside batch-direct"] = writer.latencies()
+        return [
+            row(WRITER, case, name, value, "ms")
+            for case, latencies in found.items()
+            for name, value in latencies.ms.items()
+        ]
 
     def _best(self, system: str, case: str, run: Callable[[int], None]) -> list[Row]:
         """Return the rows of the fastest run."""

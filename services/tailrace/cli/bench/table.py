@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.cli.bench.histogram import LatencyHistogram
 from tailrace.cli.bench.ingest import SCOPE, SYSTEM, CpuMeter
+from tailrace.cli.bench.java import PEER_SYSTEM, TABLE_CASES, JavaProgram, table_rows_of
+from tailrace.cli.bench.java import SYSTEM as JAVA_SYSTEM
 from tailrace.cli.bench.result import Row, latency_rows, row
 from tailrace.client.context import ClientContext
 from tailrace.client.control.tables import TableConfig
@@ -24,6 +26,21 @@ if TYPE_CHECKING:
 KEY_BYTES: Final = 16
 VALUE_BYTES: Final = 100
 IN_FLIGHT: Final = (1, 256)
+
+
+async def measure_table_by_java(target: Target, peer: str, report: Callable[[str], None]) -> list[Row]:
+    """Return the rows of all cases through the Java client, here and at a Pravega (docs/performance.md#pravega).
+
+    Raises:
+        UnsupportedError: the source tree is missing. IllegalStateError: the program was not built or failed.
+    """
+    program = await JavaProgram.build()
+    rows: list[Row] = []
+    for case in TABLE_CASES:
+        for system, controller in ((JAVA_SYSTEM, target.controller), (PEER_SYSTEM, peer)):
+            report(f"{case}, {system}")
+            rows += table_rows_of(system, case, await program.measure(controller, "table-bench", case))
+    return rows
 
 
 async def measure_table(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.cli.bench.histogram import LatencyHistogram
 from tailrace.cli.bench.ingest import KEYS, SCOPE, SYSTEM, CpuMeter, temporary_stream
+from tailrace.cli.bench.java import PEER_SYSTEM
 from tailrace.cli.bench.result import Row, latency_rows, row
 from tailrace.cli.bench.target import Target
 from tailrace.client.context import ClientContext
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tailrace.client.model import StreamName
     from tailrace.client.writer.transactions import Transaction
 
-PEER_SYSTEM: Final = "pravega"
 SEGMENTS: Final = 4
 EVENTS: Final = 10
 EVENT_BYTES: Final = 100

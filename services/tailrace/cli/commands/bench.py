@@ -13,6 +13,7 @@ from tailrace.cli.commands.arguments import size
 from tailrace.cli.output import note, print_json, print_table
 from tailrace.cli.session import check_reachable, run
 from tailrace.cli.settings import SETTINGS
+from tailrace.common.errors import BadRequestError
 
 if TYPE_CHECKING:
     from tailrace.cli.bench.result import Row
@@ -58,6 +59,10 @@ LogOption = Annotated[
 SecondsOption = Annotated[float, typer.Option(min=0.1, help="How long each case is measured.")]
 ClientOption = Annotated[
     Client, typer.Option("--client", help="Tailrace's client, or the Pravega Java client (4 s + 8 s a case).")
+]
+PeerOption = Annotated[
+    str | None,
+    typer.Option(metavar="URI", help="Controller of a Pravega to measure in the same run.", show_default=False),
 ]
 WarmUpOption = Annotated[float, typer.Option("--warm-up", min=0.0, help="Seconds before each measurement.")]
 
@@ -149,17 +154,23 @@ def table(
     seconds: SecondsOption = 10.0,
     warm_up: WarmUpOption = 2.0,
     keys: Annotated[int, typer.Option(min=1, help="Keys of the table.")] = 4096,
+    peer: PeerOption = None,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """Measure a key-value table: puts and gets, one at a time and with 256 in flight."""
+    """Measure a key-value table: puts and gets, one at a time and with 256 in flight.
+
+    With --peer also through the Java client, here and there.
+    """
 
     async def work() -> list[Row]:
-        from tailrace.cli.bench.table import measure_table
+        from tailrace.cli.bench.table import measure_table, measure_table_by_java
         from tailrace.cli.bench.target import bench_target
 
         async with bench_target(await _server(controller), folder) as target:
-            return await measure_table(target, seconds=seconds, warm_up_s=warm_up, keys=keys, report=_note_case)
+            measured = await _server(peer) if peer is not None else None
+            rows = await measure_table(target, seconds=seconds, warm_up_s=warm_up, keys=keys, report=_note_case)
+            return rows if measured is None else [*rows, *await measure_table_by_java(target, measured, _note_case)]
 
     _report("table", run(work()), json, plot)
 
@@ -174,20 +185,20 @@ def transactions(
         int,
         typer.Option("--open", min=0, max=9_900, metavar="N", help="Further transactions that stay open meanwhile."),
     ] = 0,
-    peer: Annotated[
-        str | None,
-        typer.Option(metavar="URI", help="Controller of a Pravega to measure in the same run.", show_default=False),
-    ] = None,
+    peer: PeerOption = None,
+    log: LogOption = "file",
+    tier2: Tier2Option = "",
+    s3_endpoint: S3EndpointOption = None,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
     """Measure transactions of ten events of 100 B on four segments: one after the other, and 16 at a time."""
 
     async def work() -> list[Row]:
-        from tailrace.cli.bench.target import bench_target
+        from tailrace.cli.bench.target import bench_target, own_options
         from tailrace.cli.bench.transactions import measure_transactions
 
-        async with bench_target(await _server(controller), folder) as target:
+        async with bench_target(await _server(controller), folder, own_options(log, tier2, s3_endpoint)) as target:
             return await measure_transactions(
                 target,
                 seconds=seconds,
@@ -198,6 +209,54 @@ def transactions(
             )
 
     _report("transactions", run(work()), json, plot)
+
+
+@app.command()
+def peer(
+    uri: Annotated[
+        str | None,
+        typer.Option("--peer", metavar="URI", help="Controller of a Pravega that runs.", show_default=False),
+    ] = None,
+    command: Annotated[
+        str,
+        typer.Option(
+            "--peer-command",
+            metavar="COMMAND",
+            help="Starts a new Pravega for each case, such as scripts/run_pravega.py.",
+            show_default=False,
+        ),
+    ] = "",
+    controller: ServerOption = None,
+    folder: FolderOption = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians and their ratios are printed.")] = 3,
+    cases: Annotated[
+        str, typer.Option(metavar="WORD", help="Only cases whose name has this word.", show_default="all")
+    ] = "",
+    log: LogOption = "file",
+    tier2: Tier2Option = "",
+    s3_endpoint: S3EndpointOption = None,
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Compare a server with a Pravega, in turns, through the Java client: writes, tail, catch-up."""
+
+    if bool(uri) == bool(command):
+        raise typer.BadParameter("give the address of a Pravega or a command that starts one", param_hint="--peer")
+
+    async def work() -> list[Row]:
+        from tailrace.cli.bench.peer import CASES, RunningPeer, StartedPeer, measure_peer
+        from tailrace.cli.bench.target import bench_target, own_options
+
+        chosen = {name: case for name, case in CASES.items() if cases in case}
+        if not chosen:
+            raise BadRequestError(f"no case has {cases!r} in its name; there are {'; '.join(CASES.values())}")
+        if uri is not None:
+            await check_reachable(uri)
+        there = StartedPeer(command) if uri is None else RunningPeer(uri)
+        async with bench_target(await _server(controller), folder, own_options(log, tier2, s3_endpoint)) as target:
+            return await measure_peer(target.controller, there, rounds=rounds, cases=chosen, report=_note_case)
+
+    _report("peer", run(work()), json, plot)
 
 
 @app.command()
@@ -228,7 +287,8 @@ def spark(
         int, typer.Option("--size", parser=size, metavar="SIZE", help="Bytes of the stream's events, of 1 KB each.")
     ] = "500MB",  # type: ignore[assignment]  # typer parses defaults too
     cores: Annotated[
-        int | None, typer.Option(min=1, help="Spark's cores.", show_default="those of this process")
+        int | None,
+        typer.Option(min=1, help="Spark's cores, on which it is kept.", show_default="those of this process"),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 2,
     tier2: Tier2Option = "",
@@ -237,12 +297,10 @@ def spark(
     plot: PlotOption = None,
 ) -> None:
     """Measure Spark: tables from Tier 2 and from the segment store, a query, the sink, and Parquet beside them."""
-    import os
-
     from tailrace.cli.bench.spark import Load, measure_spark
     from tailrace.cli.bench.target import own_options
 
-    load = Load.of(data, cores or len(os.sched_getaffinity(0)), repeats)
+    load = Load.of(data, cores, repeats)
     _report("spark", measure_spark(folder, own_options("file", tier2, s3_endpoint), load, _note_case), json, plot)
 
 
@@ -253,13 +311,17 @@ def cache(
     ] = 1_000_000,
     repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 3,
     pure: Annotated[bool, typer.Option("--pure", help="Also measure the cache in pure Python.")] = False,
+    peer_jar: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also measure Pravega's cache: a folder with its jars.", show_default=False),
+    ] = None,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """Compare the block cache with a dictionary and RocksDB."""
+    """Compare the block cache with a dictionary, RocksDB and Pravega's cache."""
     from tailrace.cli.bench import cache as benchmark
 
-    _report("cache", benchmark.run(entries, repeats, pure=pure, note=note), json, plot)
+    _report("cache", benchmark.run(entries, repeats, pure=pure, jars=peer_jar, note=note), json, plot)
 
 
 @app.command()

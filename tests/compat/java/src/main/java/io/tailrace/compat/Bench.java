@@ -9,8 +9,6 @@ import io.pravega.client.stream.EventWriterConfig;
 import io.pravega.client.stream.ReaderConfig;
 import io.pravega.client.stream.impl.ByteArraySerializer;
 import java.nio.ByteBuffer;
-import java.util.Arrays;
-import java.util.Locale;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -20,16 +18,16 @@ import java.util.concurrent.locks.LockSupport;
  * Measures one case against a running server and prints one JSON object: case, events, seconds, events_per_s, mb_per_s
  * (10^6 bytes of payload), p50_ms and p99_ms (null where there is no such thing). Every case warms up first.
  *
- * <p>Cases: {@code ingest-100b-1}, {@code ingest-100b-4}, {@code ingest-10kb-1} (many in flight, last number: segments),
+ * <p>Cases: {@code ingest-100b-1}, {@code ingest-100b-16}, {@code ingest-10kb-1} (many in flight, last number: segments),
  * {@code single-100b}, {@code single-10kb} (one at a time), {@code catchup-100b-1}, {@code catchup-100b-4},
  * {@code catchup-10kb-1} (read what was written before), {@code tail-100b-4-RATE} (from write to read, RATE events/s).
+ * What a case creates it deletes, so that a server in memory has room for the next one.
  */
 final class Bench {
     private static final ByteArraySerializer BYTES = new ByteArraySerializer();
     private static final int KEYS = 256;
     private static final int MAX_IN_FLIGHT_BYTES = 32 << 20;
     private static final int MAX_IN_FLIGHT_EVENTS = 100_000;
-    private static final int MAX_SAMPLES = 2_000_000;
     private static final double WARM_UP_S = 4;
     private static final double MEASURED_S = 8;
 
@@ -55,6 +53,7 @@ final class Bench {
             case "tail" -> tail(length, Integer.parseInt(parts[3]));
             default -> throw new IllegalArgumentException("unknown case " + name);
         };
+        server.streams.deleteScopeRecursive(scope);
         System.out.println(result.json(name, length));
     }
 
@@ -121,7 +120,7 @@ final class Bench {
         try (EventStreamClientFactory clients = server.clients(scope);
                 ReaderGroupManager groups = server.groups(scope)) {
             try (EventStreamWriter<byte[]> writer = writer(clients)) {
-                written = pipeline(writer, length, MEASURED_S).events;
+                written = pipeline(writer, length, MEASURED_S).events();
             }
             readAll(clients, groups, "warm-up", written);
             return readAll(clients, groups, "measured", written);
@@ -185,39 +184,5 @@ final class Bench {
 
     private EventStreamWriter<byte[]> writer(EventStreamClientFactory clients) {
         return clients.createEventWriter("stream", BYTES, EventWriterConfig.builder().build());
-    }
-
-    private static final class Samples {
-        private final long[] nanos = new long[MAX_SAMPLES];
-        private final AtomicInteger count = new AtomicInteger();
-
-        void add(long value) {
-            int place = count.getAndIncrement();
-            if (place < MAX_SAMPLES) {
-                nanos[place] = value;
-            }
-        }
-
-        /** In ms, as JSON. */
-        String percentile(double part) {
-            int taken = Math.min(count.get(), MAX_SAMPLES);
-            if (taken == 0) {
-                return "null";
-            }
-            long[] sorted = Arrays.copyOf(nanos, taken);
-            Arrays.sort(sorted);
-            return String.format(Locale.ROOT, "%.3f", sorted[(int) Math.min(taken - 1, part * taken)] / 1e6);
-        }
-    }
-
-    private record Result(long events, long nanos, Samples samples) {
-        String json(String name, int length) {
-            double seconds = nanos / 1e9;
-            return String.format(Locale.ROOT,
-                    "{\"case\": \"%s\", \"events\": %d, \"seconds\": %.3f, \"events_per_s\": %.1f, \"mb_per_s\": %.3f, "
-                            + "\"p50_ms\": %s, \"p99_ms\": %s}",
-                    name, events, seconds, events / seconds, events * (double) length / 1e6 / seconds,
-                    samples.percentile(0.5), samples.percentile(0.99));
-        }
     }
 }

@@ -16,6 +16,7 @@ import java.util.List;
  * verifiable-reader URI SCOPE STREAM GROUP READERS IDLE_MS [join]   see {@link VerifiableReader}
  * rolling URI SCOPE EPOCHS TRANSACTIONS SEED              see {@link RollingTransactions}
  * bench URI CASE                                          see {@link Bench}
+ * table-bench URI CASE                                    see {@link TableBench}
  * </pre>
  */
 public final class Main {
@@ -49,6 +50,7 @@ public final class Main {
             case "verifiable-reader" -> new VerifiableReader(server, rest).run();
             case "rolling" -> new RollingTransactions(server, rest).run();
             case "bench" -> new Bench(server).run(rest.get(0));
+            case "table-bench" -> new TableBench(server).run(rest.get(0));
             default -> throw new IllegalArgumentException("unknown command " + command);
         }
     }
