@@ -214,6 +214,12 @@ def _name(stream: str) -> Any:
     return StreamName.parse(stream)
 
 
+def _published_bytes(client: BlockingClient, stream: str, group: str) -> int:
+    """How much of a stream lies before the position that a group has published."""
+    history = client.run(client.context.controller.stream_history(_name(stream)))
+    return sum(history.subscribers[group].values())
+
+
 def test_json_is_decoded_and_what_is_no_json_is_kept_or_named(
     spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str
 ) -> None:
@@ -299,6 +305,26 @@ def test_wrong_tags_are_named(
     given = {name: value.replace("SCOPE", scope) for name, value in options.items()}
     with pytest.raises(PySparkException, match=re.escape(words.replace("scope SCOPE", f"scope {scope}"))):
         Query(spark, server, "", tmp_path, **given).run()
+
+
+def test_two_queries_with_groups_of_their_own_read_everything_and_publish_their_own_positions(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, scope: str, stream: str, tmp_path: Path
+) -> None:
+    config = group_config({_name(stream): None}, retention=StreamDataRetention.MANUAL)
+    queries = {}
+    for name in ("fast", "slow"):
+        client.reader_groups(scope).create(name, config)
+        queries[name] = Query(spark, server, stream, tmp_path / name, group=f"{scope}/{name}")
+    read: dict[str, list[int]] = {"fast": [], "slow": []}
+    for turn, names in enumerate((("fast", "slow"), ("fast",), ("fast",), ("slow", "fast"))):
+        write(client, stream, range(turn * 100, turn * 100 + 100))
+        for name in names:
+            read[name] += queries[name].run()
+    assert {name: sorted(numbers) for name, numbers in read.items()} == {name: list(range(400)) for name in read}
+    for query in queries.values():
+        query.check_order()
+    published = {name: _published_bytes(client, stream, f"{scope}/{name}") for name in read}
+    assert 0 < published["slow"] < published["fast"], "each one's last batch but one"
 
 
 def test_a_checkpoint_of_another_stream_and_a_missing_group_are_refused(
