@@ -204,7 +204,7 @@ ACTIVE_SEGMENTS_PER_CONTAINER_MAX: Final = 25_000
 # -- attributes (docs/design.md#attributes) -----------------------------------------------------------------------
 ATTRIBUTE_PAGE_MAX_BYTES: Final = 32 * KIB - 1
 ATTRIBUTE_KEY_MAX_BYTES: Final = 256
-ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX: Final = 4096
+ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX: Final = 8192
 ATTRIBUTES_EVICTION_SCAN_MAX: Final = 16_384  # values that one eviction checks
 ATTRIBUTE_PAGES_CACHED_MAX_BYTES: Final = 16 * MIB  # index pages of one container
 DAMAGE_RETRY_S: Final = 60.0  # before a damaged attribute index is read again: an operator may have restored the object

@@ -18,6 +18,7 @@ from tailrace.common.budgets import (
     smallest_pod_bytes,
 )
 from tailrace.common.errors import StartError
+from tailrace.segmentstore.attributes.page import PageBytes
 from tailrace.segmentstore.attributes.pages import PageCache, PageKey, PageRoom
 
 GIB = limits.GIB
@@ -176,10 +177,10 @@ def test_a_busy_container_gives_way_to_the_others_within_the_room_of_all() -> No
     room = PageRoom(1000)
     busy, other = PageCache(10_000, room), PageCache(10_000, room)
     for number in range(20):
-        busy.put(PageKey("object", number, 100), bytes(100))
+        busy.put(PageKey("object", number, 100), PageBytes(bytes(100)))
     assert (busy.used_bytes, room.used_bytes) == (1000, 1000)
     for number in range(8):
-        other.put(PageKey("object", number, 100), bytes(100))
+        other.put(PageKey("object", number, 100), PageBytes(bytes(100)))
     assert room.used_bytes == 1000
     assert abs(busy.used_bytes - other.used_bytes) <= 200, "neither starves the other"
     assert busy.get(PageKey("object", 19, 100)) is not None

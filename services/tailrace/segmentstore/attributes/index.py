@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, CorruptionError
 from tailrace.kernel import lookup_many, search
-from tailrace.segmentstore.attributes.page import Buffer, Child, Page, PageKind, decode_page, unpack_attribute
+from tailrace.segmentstore.attributes.page import (
+    Buffer,
+    Child,
+    Page,
+    PageBytes,
+    PageKind,
+    decode_page,
+    unpack_attribute,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +37,7 @@ class PageReader(Protocol):
         """Names the segment in errors."""
         ...
 
-    async def read(self, offset: int, length: int) -> Buffer:
+    async def read(self, offset: int, length: int) -> Buffer | PageBytes:
         """Return exactly these bytes. A view must stay valid until the call that reads it returns."""
         ...
 
@@ -67,8 +75,12 @@ class IndexState:
         return Child(self.root_offset, self.root_length, self.start_offset)
 
 
-async def load_page(state: IndexState, child: Child, parent_offset: int, pages: PageReader) -> Page:
+async def load_page(
+    state: IndexState, child: Child, parent_offset: int, pages: PageReader, *, verify: bool = True
+) -> Page:
     """Read and verify a page that a parent at `parent_offset` (for the root: the index's length) points to.
+
+    Without ``verify`` a page in memory that was verified before is not verified again.
 
     Raises:
         CorruptionError: the reference or the page is wrong.
@@ -79,14 +91,17 @@ async def load_page(state: IndexState, child: Child, parent_offset: int, pages: 
             f"child at [{child.offset}, +{child.length}) is not in [{state.start_offset}, {parent_offset})",
         )
     data = await pages.read(child.offset, child.length)
+    if isinstance(data, PageBytes):
+        return data.page(state.key_length, child.offset, pages.place, verify=verify)
     return decode_page(data, state.key_length, child.offset, child.length, pages.place)
 
 
-async def load_children(state: IndexState, page: Page, indices: Sequence[int], pages: PageReader) -> list[Page]:
+async def load_children(
+    state: IndexState, page: Page, indices: Sequence[int], pages: PageReader, *, verify: bool = True
+) -> list[Page]:
     """Return the children at these indices, read concurrently; at most ``limits.ATTRIBUTE_PAGE_READS_MAX`` of them."""
-    if len(indices) == 1:
-        return [await load_page(state, page.child(indices[0]), page.offset, pages)]
-    return await asyncio.gather(*(load_page(state, page.child(index), page.offset, pages) for index in indices))
+    loads = [load_page(state, page.child(index), page.offset, pages, verify=verify) for index in indices]
+    return [await loads[0]] if len(loads) == 1 else await asyncio.gather(*loads)
 
 
 def route(page: Page, keys: Sequence[bytes]) -> list[tuple[int, int, int]]:
@@ -114,7 +129,7 @@ async def get_many(state: IndexState, keys: Sequence[bytes], pages: PageReader) 
     check_key_lengths(state, keys)
     found: dict[bytes, int] = {}
     if keys and not state.is_empty:
-        root = await load_page(state, state.root, state.length, pages)
+        root = await load_page(state, state.root, state.length, pages, verify=False)
         await _get_below(state, root, sorted(set(keys)), pages, found)
     return found
 
@@ -131,7 +146,7 @@ async def _get_below(
     routes = route(page, keys)
     for first in range(0, len(routes), limits.ATTRIBUTE_PAGE_READS_MAX):
         group = routes[first : first + limits.ATTRIBUTE_PAGE_READS_MAX]
-        children = await load_children(state, page, [child for child, _, _ in group], pages)
+        children = await load_children(state, page, [child for child, _, _ in group], pages, verify=False)
         for child_page, (_, start, end) in zip(children, group, strict=True):
             await _get_below(state, child_page, keys[start:end], pages, found)
 
@@ -148,7 +163,7 @@ async def iterate(
     check_key_lengths(state, (from_key, to_key))
     result: list[tuple[bytes, int]] = []
     if limit > 0 and from_key <= to_key and not state.is_empty:
-        root = await load_page(state, state.root, state.length, pages)
+        root = await load_page(state, state.root, state.length, pages, verify=False)
         await _iterate_below(state, root, (from_key, to_key), limit, pages, result)
     return result
 
@@ -171,7 +186,7 @@ async def _iterate_below(
         result.extend((page.key(index), page.attribute(index)) for index in range(first, end))
         return
     for index in range(max(first, 0), end):
-        child = await load_page(state, page.child(index), page.offset, pages)
+        child = await load_page(state, page.child(index), page.offset, pages, verify=False)
         await _iterate_below(state, child, bounds, limit, pages, result)
         if len(result) >= limit:
             return

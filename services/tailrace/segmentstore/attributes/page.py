@@ -78,6 +78,22 @@ class Page:
         return _lowest_offsets(self.entries, self.key_length)
 
 
+class PageBytes:
+    """A page's bytes in memory. Lookups share what they decode of them; updates verify them each time."""
+
+    __slots__ = ("_decoded", "data")
+
+    def __init__(self, data: Buffer) -> None:
+        self.data = data
+        self._decoded: Page | None = None
+
+    def page(self, key_length: int, offset: int, place: str, *, verify: bool) -> Page:
+        """Return the page, verified now or by an earlier call. Raises as `decode_page`."""
+        if verify or self._decoded is None:
+            self._decoded = decode_page(self.data, key_length, offset, len(self.data), place)
+        return self._decoded
+
+
 def value_bytes(kind: PageKind) -> int:
     """Return the length of an entry's value."""
     return LEAF_VALUE_BYTES if kind is PageKind.LEAF else INDEX_VALUE_BYTES

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common.errors import CorruptionError
-from tailrace.segmentstore.attributes.page import PageKind
+from tailrace.segmentstore.attributes.page import PageBytes, PageKind
 
 if TYPE_CHECKING:
     from tailrace.segmentstore.attributes.update import IndexUpdate
     from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class PageKey(NamedTuple):
@@ -52,26 +50,26 @@ class PageCache:
     """Recently used index pages of one container, bounded in bytes for itself and together with its siblings."""
 
     def __init__(self, max_bytes: int, room: PageRoom | None = None) -> None:
-        self._pages: OrderedDict[PageKey, bytes] = OrderedDict()
+        self._pages: OrderedDict[PageKey, PageBytes] = OrderedDict()
         self._max_bytes = max_bytes
         self._room = room or PageRoom(max_bytes)
         self._closed = False
         self.used_bytes = 0
 
-    def get(self, key: PageKey) -> bytes | None:
+    def get(self, key: PageKey) -> PageBytes | None:
         """Return a page; None when it is not cached."""
         page = self._pages.get(key)
         if page is not None:
             self._pages.move_to_end(key)
         return page
 
-    def put(self, key: PageKey, page: bytes) -> None:
+    def put(self, key: PageKey, page: PageBytes) -> None:
         """Cache a page; drop the least recently used ones beyond the bound."""
         if self._closed or key in self._pages:
             return
         self._pages[key] = page
         self._room.joined(self)
-        self._count(len(page))
+        self._count(len(page.data))
         while self.used_bytes > self._max_bytes:
             self.forget_oldest()
         self._room.make_room()
@@ -87,12 +85,13 @@ class PageCache:
         start = ref.segment_offset
         for page in wanted[first:]:
             at = page.offset - start
-            self.put(PageKey(ref.object_key, page.offset, page.length), update.data[at : at + page.length])
+            data = PageBytes(update.data[at : at + page.length])
+            self.put(PageKey(ref.object_key, page.offset, page.length), data)
 
     def forget_oldest(self) -> None:
         """Drop the least recently used page."""
         _, old = self._pages.popitem(last=False)
-        self._count(-len(old))
+        self._count(-len(old.data))
 
     def close(self) -> None:
         """Drop all pages, and take no more."""
@@ -113,12 +112,12 @@ class PageReads:
         self.cache = cache
         self._tier2 = tier2
 
-    async def read(self, ref: ChunkRef, key: PageKey) -> bytes:
+    async def read(self, ref: ChunkRef, key: PageKey) -> PageBytes:
         """Return a page's bytes. Raises what `ChunkObjects.read_exact` and `SharedReads.read` raise."""
         return await self._tier2.shared.read(key, lambda: self._read(ref, key))
 
-    async def _read(self, ref: ChunkRef, key: PageKey) -> bytes:
-        page = await self._tier2.read_exact(ref, key.offset, key.length)
+    async def _read(self, ref: ChunkRef, key: PageKey) -> PageBytes:
+        page = PageBytes(await self._tier2.read_exact(ref, key.offset, key.length))
         self.cache.put(key, page)
         return page
 
@@ -135,7 +134,7 @@ class SegmentPages:
         """Place that errors name."""
         return f"attribute index of segment {self._segment.name}"
 
-    async def read(self, offset: int, length: int) -> Buffer:
+    async def read(self, offset: int, length: int) -> PageBytes:
         """Return a page's bytes. Raises CorruptionError for one that was truncated, too."""
         ref, key = self._find(offset, length)
         page = self._reads.cache.get(key)
@@ -155,7 +154,7 @@ class PageNotCachedError(Exception):
 class CachedSegmentPages(SegmentPages):
     """Reads the pages in memory only, so that a lookup never waits."""
 
-    async def read(self, offset: int, length: int) -> Buffer:
+    async def read(self, offset: int, length: int) -> PageBytes:
         """Return a page's bytes. Raises PageNotCachedError."""
         _, key = self._find(offset, length)
         page = self._reads.cache.get(key)

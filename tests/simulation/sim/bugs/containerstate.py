@@ -14,7 +14,8 @@ from tailrace.segmentstore import attributes as index
 from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, MergeResult, is_core_attribute
 from tailrace.segmentstore.attributes import attribute_store
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
-from tailrace.segmentstore.attributes.pages import Buffer, PageKey, SegmentPages
+from tailrace.segmentstore.attributes.page import PageBytes
+from tailrace.segmentstore.attributes.pages import PageKey, SegmentPages
 from tailrace.segmentstore.background.attribute_writer import AttributeWriter
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.recovery import Recovery
@@ -272,7 +273,7 @@ def _index_pages_cached_by_name(patch: pytest.MonkeyPatch) -> None:
     Breaks: a segment that is created again shows nothing of the deleted one.
     """
 
-    async def read(self: SegmentPages, offset: int, length: int) -> Buffer:
+    async def read(self: SegmentPages, offset: int, length: int) -> PageBytes:
         by_name = PageKey(self._segment.name, offset, length)
         page = self._reads.cache.get(by_name)
         if page is None:
