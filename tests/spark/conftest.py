@@ -39,14 +39,15 @@ DAILY = (
     ("spark/test_spark_audit.py::test_the_command",),
     ("spark/test_spark_jobs.py::test_the_command",),
     ("spark/test_spark_examples.py", "spark/test_spark_application.py"),
-    ("spark/test_spark_backfill.py::test_a_killed_command_goes_on",),
+    ("spark/test_spark_backfill.py::test_a_killed_command_goes_on", "spark/test_spark_memory.py"),
+    ("spark/test_spark_speculation.py",),
 )
-"""Tests of commands with a JVM of their own: CI runs one of these groups each day, all other runs all of them."""
+"""Tests with a JVM of their own, or much data: CI runs one of these groups each day, all other runs all of them."""
 DAILY_COUNT = 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of commands that have their turn on another day."""
+    """Leave out the tests that have their turn on another day."""
     daily.leave_out(config, items, DAILY, DAILY_COUNT)
 
 

@@ -26,10 +26,10 @@ EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
 BOUND_BYTES = 256 * MIB
 """Of a worker beyond a batch of Arrow."""
 CASES = {
-    # Events, and the bytes of a batch.
-    "8 MiB": (24, limits.EVENT_MAX_BYTES - 8, limits.EVENT_MAX_BYTES),
-    "1 KB": (200_000, 1000, limits.SPARK_BATCH_BYTES),
+    # Events, and the bytes of a batch. The smallest first: workers keep what they have got.
     "20 B": (1_000_000, 20, limits.SPARK_BATCH_BYTES),
+    "1 KB": (200_000, 1000, limits.SPARK_BATCH_BYTES),
+    "8 MiB": (24, limits.EVENT_MAX_BYTES - 8, limits.EVENT_MAX_BYTES),
 }
 LOOK_INTERVAL_S = 0.05
 
@@ -114,8 +114,8 @@ def _peak_bytes(pid: int) -> int:
     return 0
 
 
-@pytest.mark.parametrize("way", ["direct", "store"])
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("way", ["direct", "store"])
 def test_a_worker_needs_little_more_than_a_batch(
     spark: SparkSession, streams: tuple[str, dict[str, str]], folder: Path, case: str, way: str
 ) -> None:

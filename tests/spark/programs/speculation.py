@@ -1,7 +1,7 @@
 """Writes rows into a stream on a Spark of two executors, of which one is so slow that Spark runs its task twice.
 
-Arguments: CONTROLLER STREAM FOLDER. Each attempt of a task leaves a file PARTITION-ATTEMPT in the folder when it has
-made half of its rows; the first attempt of the last partition then waits until Spark ends it.
+Arguments: MASTER CONTROLLER STREAM FOLDER. Each attempt of a task leaves a file PARTITION-ATTEMPT in the folder when it
+has made half of its rows; the first attempt of the last partition then waits until Spark ends it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ SETTINGS = {
     "spark.speculation.quantile": "0.5",
     "spark.speculation.multiplier": "1.5",
     "spark.speculation.minTaskRuntime": "500ms",
+    "spark.executor.memory": "700m",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50",
 }
 
 
-def main(controller: str, stream: str, folder: str) -> None:
+def main(master: str, controller: str, stream: str, folder: str) -> None:
     """Write the numbers below ROWS, in so many partitions."""
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
-    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.local.dir", folder)
+    builder = SparkSession.builder.master(master).config("spark.local.dir", folder)
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

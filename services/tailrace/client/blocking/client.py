@@ -122,3 +122,4 @@ class BlockingClient:
         source = self._client.read_slice(piece)
         while events := self._portal.run(next_of(source)):
             yield events
+            del events  # before the next ones are read

@@ -32,6 +32,7 @@ from tailrace.pipelines.source.avro_values import AvroDecoder, parse_avro_schema
 from tailrace.pipelines.source.json_values import JsonDecoder
 from tailrace.pipelines.source.options import ValueFormat
 from tailrace.pipelines.source.plan import grouped
+from tailrace.pipelines.source.worker_memory import bound_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -131,8 +132,9 @@ def read_slice(options: SourceOptions, part: Part) -> Iterator[Events]:
     while start < piece.end:
         try:
             for events in _read(options, piece, start, direct):
-                yield events
                 start = events.end
+                yield events
+                del events  # before the next ones are read
             return
         except SegmentTruncatedError as error:
             if options.fail_on_data_loss:
@@ -167,9 +169,12 @@ def _from_store(client: BlockingClient, piece: SegmentSlice) -> Iterator[Events]
     for found in client.read_slice(piece):
         values += found
         size += sum(map(len, found))
+        del found
         if size >= limits.SPARK_BATCH_BYTES or len(values) >= limits.SPARK_BATCH_EVENTS:
-            yield (events := _events(values, start))
+            events = _events(values, start)
             values, size, start = [], 0, events.end
+            yield events
+            del events  # before the next ones are read
     if values:
         yield _events(values, start)
 
@@ -184,18 +189,19 @@ def record_batches(options: SourceOptions, schema: StructType, partition: SliceP
 
     These are some of COLUMNS, or fields of decoded events and some of METADATA.
     """
+    bound_memory()
     fields = StructType([field for field in schema if field.name not in METADATA])
     decoder = _decoder(options, fields)
     for part in partition.parts:
         place = part.piece.stream.segment(part.piece.identifier)
         for events in read_slice(options, part):
             if decoder is None:
-                columns = [_column(name, events, part) for name in schema.fieldNames()]
-                yield pa.RecordBatch.from_arrays(columns, names=schema.fieldNames())
-                continue
-            metadata = {name: _column(name[1:], events, part) for name in schema.fieldNames() if name in METADATA}
-            for decoded in decoder.decode(events.values.to_pylist(), events.offsets.to_pylist(), place):
-                yield _with_metadata(schema.fieldNames(), decoded, metadata)
+                yield _raw(schema.fieldNames(), events, part)
+            else:
+                metadata = {name: _column(name[1:], events, part) for name in schema.fieldNames() if name in METADATA}
+                for decoded in decoder.decode(events.values.to_pylist(), events.offsets.to_pylist(), place):
+                    yield _with_metadata(schema.fieldNames(), decoded, metadata)
+            del events  # before the next ones are read
 
 
 def _decoder(options: SourceOptions, schema: StructType) -> JsonDecoder | AvroDecoder | ArrowDecoder | None:
@@ -208,6 +214,10 @@ def _decoder(options: SourceOptions, schema: StructType) -> JsonDecoder | AvroDe
             return ArrowDecoder(schema, fail_fast=options.fail_fast)
         case ValueFormat.BINARY:
             return None
+
+
+def _raw(columns: list[str], events: Events, part: Part) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_column(name, events, part) for name in columns], names=columns)
 
 
 def _column(name: str, events: Events, part: Part) -> pa.Array:

@@ -55,7 +55,7 @@ async def main() -> None:
     controller, scope, prefix, count, rate, length = sys.argv[1:]
     spread, stopping = Spread(), stop_on_sigterm()
     async with Client(controller) as client:
-        writers = [client.writer(StreamName(scope, f"{prefix}{number}")) for number in range(int(count))]
+        writers = [await client.writer(StreamName(scope, f"{prefix}{number}")).start() for number in range(int(count))]
         reporting = asyncio.create_task(report_for_ever(spread.progress))
         try:
             await spread.write(writers, float(rate), int(length), stopping)
