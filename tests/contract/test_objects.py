@@ -127,6 +127,17 @@ async def test_any_number_of_objects_is_read_in_pages_of_one_moment(api: ApiServ
     assert (await objects.page(CONFIG_MAPS, "elsewhere")).items == ()
 
 
+async def test_a_list_of_more_objects_than_one_request_can_bring_is_complete(
+    api: ApiServer, objects: HttpObjects
+) -> None:
+    names = [f"a{number:04}" for number in range(limits.KUBERNETES_PAGE * 2 + 1)]
+    for name in names:
+        api.make(CONFIG_MAPS, config_map(name))
+    api.longest_list = limits.KUBERNETES_PAGE
+    assert [item["metadata"]["name"] for item in await objects.list(CONFIG_MAPS, NAMESPACE)] == names
+    assert await objects.list(CONFIG_MAPS, NAMESPACE, {"x": names[-1]}) == (api.find(CONFIG_MAPS, names[-1]),)
+
+
 async def test_pages_of_a_list_that_was_begun_long_ago_are_not_there(api: ApiServer, objects: HttpObjects) -> None:
     for number in range(limits.KUBERNETES_PAGE + 1):
         api.make(CONFIG_MAPS, config_map(f"a{number}"))

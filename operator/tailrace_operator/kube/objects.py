@@ -139,20 +139,25 @@ class HttpObjects:
     async def list(
         self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
     ) -> tuple[Manifest, ...]:
-        """See Objects.list."""
+        """See Objects.list. In pages: thousands of objects take longer than one request may."""
         selector = ",".join(f"{name}={value}" for name, value in sorted((labels or {}).items()))
-        query = {"labelSelector": selector} if selector else {}
-        found = await self._request("list", "GET", kind, namespace, query=query)
-        items = found.get("items") or []
-        if len(items) > limits.KUBERNETES_LIST_MAX:
-            raise UnavailableError(
-                f"list {kind.plural}: {len(items)} objects, the limit is {limits.KUBERNETES_LIST_MAX}"
-            )
-        return tuple(_whole(kind, item) for item in items)
+        page = await self._page(kind, namespace, None, selector)
+        items = list(page.items)
+        while page.rest is not None:
+            page = await self._page(kind, namespace, page.rest, selector)
+            items += page.items
+            if len(items) > limits.KUBERNETES_LIST_MAX:
+                raise UnavailableError(f"list {kind.plural}: more than {limits.KUBERNETES_LIST_MAX} objects")
+        return tuple(items)
 
     async def page(self, kind: Kind, namespace: str | None, rest: str | None = None) -> Page:
         """See Objects.page."""
-        query = {"limit": str(limits.KUBERNETES_PAGE), **({"continue": rest} if rest else {})}
+        return await self._page(kind, namespace, rest, "")
+
+    async def _page(self, kind: Kind, namespace: str | None, rest: str | None, selector: str) -> Page:
+        query = {"limit": str(limits.KUBERNETES_PAGE)}
+        query |= {"continue": rest} if rest else {}
+        query |= {"labelSelector": selector} if selector else {}
         found = await self._request("list", "GET", kind, namespace, query=query)
         items = tuple(_whole(kind, item) for item in found.get("items") or [])
         return Page(items, found["metadata"].get("continue") or None)

@@ -204,7 +204,7 @@ class Operator:
         for kind in self._loop.kinds:
             while True:
                 try:
-                    await self._objects.list(kind, self._settings.served)
+                    await self._objects.page(kind, self._settings.served)
                     break
                 except TailraceError as error:
                     _logger.warning("kind_not_installed", kind=kind.kind, reason=str(error))

@@ -96,6 +96,8 @@ class ApiServer:
         self.refuse: dict[str, Callable[[Manifest], str | None]] = {}
         self.forbidden: set[str] = set()
         self.requests: list[str] = []
+        self.longest_list = 0
+        """More objects than these are not listed in the time that a request may take; 0: any number is."""
         self.ending: set[str] = set()
         self._applied: dict[tuple[Place, str], Manifest] = {}
         self._versions = itertools.count(1000)
@@ -321,6 +323,8 @@ class ApiServer:
                 metadata["continue"] = uuid.uuid4().hex
                 self._pages[metadata["continue"]] = items[limit:]
                 items = items[:limit]
+            if self.longest_list and len(items) > self.longest_list:
+                raise ApiError(504, "request did not complete within the allowed duration")
             return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": metadata, "items": items}
 
         return await self._answer(request, found)

@@ -237,7 +237,8 @@ async def test_damaged_data_refuses_the_segment_only(
 
     monkeypatch.setattr(model.model, "info", damaged)
     segment = "scope/stream/0.#epoch.0"
-    assert await own.request(c.GetStreamSegmentInfo(1, segment, "")) == c.WrongHost(1, segment, "", "")
+    reason = "corruption in a chunk: CRC32C does not match"
+    assert await own.request(c.GetStreamSegmentInfo(1, segment, "")) == c.WrongHost(1, segment, "", reason)
 
 
 async def test_requests_are_authorized_and_accounted(model: Any, own: InProcessRequests) -> None:
