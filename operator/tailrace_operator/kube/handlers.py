@@ -142,8 +142,9 @@ def _settings(kinds: Sequence[tuple[Kind, dict[str, str]]]) -> kopf.OperatorSett
     settings.networking.connect_timeout = limits.KUBERNETES_CALL_DEADLINE_S
     settings.networking.error_backoffs = _Backoffs()
     settings.execution.max_workers = 1  # for blocking handlers, of which there are none
-    settings.queueing.worker_limit = limits.OPERATOR_WORKERS
-    settings.queueing.idle_timeout = 1.0
+    settings.queueing.worker_limit = limits.OPERATOR_WATCH_WORKERS
+    # For so long an object that has changed takes a worker: with all of them, changes of others are not heard.
+    settings.queueing.idle_timeout = limits.OPERATOR_WATCH_IDLE_S
     settings.process.ultimate_exiting_timeout = None  # the process ends without waiting for this thread
     # Plain event handlers persist nothing. If kopf ever does, it uses our own names.
     settings.persistence.finalizer = f"{_DOMAIN}/kopf"
