@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from kubernetes import client
@@ -22,7 +23,7 @@ DEADLINE_S = 120.0
 
 
 class _Heard:
-    """What the watch has told: the newest text of each object."""
+    """What the watch has reported: the newest text of each object."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -43,6 +44,10 @@ class _Heard:
         return loop.time() - began_s
 
 
+def _all_are(wanted: set[str], texts: dict[str, str]) -> bool:
+    return set(texts.values()) == wanted
+
+
 def _edit(server: ApiServer, number: int, scope: str) -> None:
     server.edit(STREAMS, f"s{number}", {"spec": {"scope": scope}})
 
@@ -57,11 +62,12 @@ async def test_changes_of_many_objects_are_heard_at_once() -> None:
         running = asyncio.create_task(watch.run())
         try:
             await heard.until(lambda texts: len(texts) == OBJECTS)
-            times = []
+            times: list[float] = []
             for attempt in range(TRIES):
                 for number in range(OBJECTS):
                     _edit(server, number, f"edit{attempt}")
-                times.append(await heard.until(lambda texts: set(texts.values()) == {f"edit{len(times)}"}))
+                wanted = {f"edit{attempt}"}
+                times.append(await heard.until(partial(_all_are, wanted)))
                 print(f"{OBJECTS} edits were heard within {times[-1]:.2f} s")
                 if times[-1] < BOUND_S:
                     break
