@@ -34,7 +34,7 @@ def store_pod(plan: Plan) -> dict[str, Any]:
         "env": [*downward(), *credentials(plan.spec.tier2.credentials_secret)],
         "ports": [*workers, {"name": "admin", "containerPort": names.ADMIN_PORT, "protocol": "TCP"}],
         "resources": resources(spec.memory_bytes, spec.cpu_millis),
-        **_probes("admin", startup_s=300),
+        **_probes("admin", names.ADMIN_PORT, startup_s=300),
         **_container_security(),
     }
     return _pod(plan, names.store(plan.name), names.STORE, container, round(limits.DRAIN_DEADLINE_S) + _GRACE_S)
@@ -54,7 +54,7 @@ def controller_pod(plan: Plan) -> dict[str, Any]:
             {"name": "rest", "containerPort": names.REST_PORT, "protocol": "TCP"},
         ],
         "resources": resources(spec.memory_bytes, spec.cpu_millis),
-        **_probes("rest", startup_s=120),
+        **_probes("rest", names.REST_PORT, startup_s=120),
         **_container_security(),
     }
     return _pod(plan, names.controller(plan.name), names.CONTROLLER, container, _GRACE_S)
@@ -123,7 +123,28 @@ def resources(memory_bytes: int, cpu_millis: int | None) -> dict[str, Any]:
     return {"requests": {**memory, **cpu}, "limits": {**memory, **cpu}}
 
 
-def _probes(port: str, startup_s: int) -> dict[str, Any]:
+_AWAIT_HEALTH: Final = """\
+import socket, time
+while True:
+    try:
+        with socket.create_connection(("127.0.0.1", PORT), 5) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.0\\r\\nHost: 127.0.0.1\\r\\n\\r\\n")
+            if connection.recv(64).split(b" ")[1:2] == [b"200"]:
+                break
+    except OSError:
+        pass
+    time.sleep(0.1)
+"""
+"""A program that ends when a process of the pod is healthy."""
+
+
+def _startup_probe(port: int, limit_s: int) -> dict[str, Any]:
+    """Return a probe that waits for the start. One that asks again and again makes a Warning of each answer before."""
+    program = _AWAIT_HEALTH.replace("PORT", str(port))
+    return {"exec": {"command": ["python", "-ISc", program]}, "timeoutSeconds": limit_s, "failureThreshold": 1}
+
+
+def _probes(port: str, number: int, startup_s: int) -> dict[str, Any]:
     """Return probes that allow a slow start, restart a pod late (load is no failure) and stop traffic early."""
 
     def probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
@@ -131,7 +152,7 @@ def _probes(port: str, startup_s: int) -> dict[str, Any]:
         return {"httpGet": request, "periodSeconds": period_s, "failureThreshold": failures, "timeoutSeconds": 5}
 
     return {
-        "startupProbe": probe("/healthz", 1, startup_s),
+        "startupProbe": _startup_probe(number, startup_s),
         "readinessProbe": probe("/readyz", 2, 3),
         "livenessProbe": probe("/healthz", 10, 6),
     }

@@ -26,6 +26,16 @@ def test_installed_until_the_first_write(installed: Any, figures: Figures) -> No
     assert resource["status"]["clusterId"] == resource["metadata"]["uid"]
 
 
+def test_a_start_makes_no_warning(healthy: Any) -> None:
+    """A pod that is not ready yet is no failure; those of MinIO are asked again and again."""
+    warnings = [
+        (event["involvedObject"]["name"], event["message"])
+        for event in healthy.kube.list("events")
+        if "Startup probe" in event["message"] and event["involvedObject"]["name"].startswith(f"{healthy.cluster}-")
+    ]
+    assert not warnings
+
+
 def test_columns_of_a_cluster(system: Any) -> None:
     heads, row = (line.split() for line in system.kube("get", "tsc").splitlines())
     assert heads == ["NAME", "READY", "REASON", "STORES", "CONTROLLERS", "AGE"]

@@ -12,6 +12,7 @@ from harness.kubesystem import StreamSystem, Worker
 
 ZOMBIE_S = 60.0
 STORE_OUTAGE_S = 30.0
+SECOND_KILL_S = 10.0
 CUT_OFF_S = 60.0
 API_OUTAGE_S = 60.0
 API_BACK_DEADLINE_S = 90.0
@@ -50,6 +51,14 @@ class Fault:
 
 def _store_pod(system: StreamSystem, victim: Worker) -> None:
     system.kill_pods(victim.pod)
+
+
+def _two_store_pods(system: StreamSystem, victim: Worker) -> None:
+    """Another one is killed while the first is just back."""
+    other = next(pod for pod in system.pods("segmentstore") if pod != victim.pod)
+    system.kill_pods(victim.pod)
+    time.sleep(SECOND_KILL_S)  # the fault's length
+    system.kill_pods(other)
 
 
 def _worker(system: StreamSystem, victim: Worker) -> None:
@@ -135,6 +144,7 @@ ALL = (
     Fault("store pod frozen for 60 s", _frozen_pod, FREEZE_BOUNDS_S),
     Fault("controller killed", _controller, CRASH_BOUNDS_S),
     Fault("operator killed", _operator, CRASH_BOUNDS_S),
+    Fault("two store pods killed, 10 s apart", _two_store_pods, CRASH_BOUNDS_S),
     Fault("operator and store pod killed", _operator_and_store, CRASH_BOUNDS_S),
     Fault("object store away for 30 s", _object_store, CRASH_BOUNDS_S, from_return=True),
     Fault("store pod cut off from the object store for 60 s", _store_without_tier2, CUT_OFF_BOUNDS_S),
