@@ -249,7 +249,7 @@ def test_json_is_decoded_and_what_is_no_json_is_kept_or_named(
         ({"start": "yesterday"}, "neither head, tail, a time nor a stream cut"),
         ({"start": "tail"}, "has no events"),
         ({"maxBytesPerTrigger": "10"}, "is an option of streaming queries"),
-        ({"valueFormat": "avro"}, "none of binary, json"),
+        ({"valueFormat": "xml"}, "none of binary, json, avro, arrow"),
         ({"valueFormat": "json"}, "needs a schema"),
     ],
 )
