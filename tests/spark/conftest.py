@@ -36,8 +36,8 @@ SETTINGS = {
 
 DAILY = (
     ("spark/test_spark_bench.py",),
-    ("spark/test_spark_audit.py::test_the_command",),
-    ("spark/test_spark_jobs.py::test_the_command",),
+    ("spark/test_spark_audit.py",),
+    ("spark/test_spark_jobs.py",),
     ("spark/test_spark_examples.py", "spark/test_spark_application.py"),
     ("spark/test_spark_backfill.py::test_a_killed_command_goes_on", "spark/test_spark_memory.py"),
     ("spark/test_spark_speculation.py",),
