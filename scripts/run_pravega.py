@@ -149,7 +149,10 @@ def serve(jars: Path, folder: Path, port: int, cache_bytes: int, heap_bytes: int
     ]
     log = folder / "log"
     with log.open("ab") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        # Its controller writes a log of its own below the folder where it runs.
+        process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: process.terminate())
     try:

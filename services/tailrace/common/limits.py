@@ -39,6 +39,7 @@ LARGE_REPLIES_PER_CONNECTION_MAX_BYTES: Final = 8 * MIB  # table reads of one co
 SEND_GATHER_BYTES: Final = 64 * KIB  # replies of one loop turn are joined up to this size
 TCP_KEEPALIVE_IDLE_S: Final = 60  # silence after which the kernel probes a peer
 TCP_KEEPALIVE_INTERVAL_S: Final = 15
+REPLY_REASON_MAX_CHARACTERS: Final = 500  # of the place of a damage in a reply, which clients print
 CLOSE_FLUSH_DEADLINE_S: Final = 5.0  # a closing connection that does not take its last bytes is cut off
 TABLE_ITERATE_ITEMS_MAX: Final = 10_000
 RATES_PER_REPLY_MAX: Final = 500  # segments of one reply with rates

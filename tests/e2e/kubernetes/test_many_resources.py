@@ -62,6 +62,7 @@ def many(system: StreamSystem, figures: Figures) -> Iterator[StreamSystem]:
         for number in range(GROUPS)
     ]
     name = f"{STREAMS} Streams and {GROUPS} ReaderGroups"
+    restarts = system.restarts()
     began_s = time.time()
     try:
         for first in range(0, STREAMS, APPLIED_AT_ONCE):
@@ -70,6 +71,7 @@ def many(system: StreamSystem, figures: Figures) -> Iterator[StreamSystem]:
         until("all Streams are Ready", lambda: _all_ready(kube, "streams", STREAMS), _of_all_s(STREAMS))
         until("all ReaderGroups are Ready", lambda: _all_ready(kube, "readergroups", GROUPS), _of_all_s(GROUPS))
         figures.add(f"{name} Ready", "operator", time.time() - began_s, "s")
+        assert system.restarts() == restarts
         yield system
     finally:
         began_s = time.time()

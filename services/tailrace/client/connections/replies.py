@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from tailrace.common import limits
 from tailrace.common.errors import (
     BadEventNumberError,
     BadRequestError,
@@ -23,8 +22,6 @@ from tailrace.common.errors import (
     WrongHostError,
 )
 from tailrace.wire import commands as c
-
-_REASON_MAX_CHARACTERS: Final = 500
 
 
 def error_of(reply: c.Command) -> TailraceError:
@@ -58,7 +55,7 @@ def error_of(reply: c.Command) -> TailraceError:
 
 def _first_line(trace: str) -> str:
     """Return what a segment store says besides, to be added to a message; empty when it says nothing."""
-    line = "".join(filter(str.isprintable, (trace.splitlines() or [""])[0][:_REASON_MAX_CHARACTERS]))
+    line = "".join(filter(str.isprintable, (trace.splitlines() or [""])[0][: limits.REPLY_REASON_MAX_CHARACTERS]))
     return f": {line}" if line else ""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tailrace.common import limits
 from tailrace.common.errors import BadOffsetError, DataError, SegmentTruncatedError, TailraceError
 from tailrace.wire import commands as c
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 _ILLEGAL_ARGUMENT: Final = 0
 _TOKEN_CHECK_FAILED: Final = 0
-_REASON_MAX_CHARACTERS: Final = 500
-"""Of the place of a damage, which the client that asked for it can print."""
 
 
 class Failure:
@@ -40,7 +39,8 @@ def failure_reply(failure: Failure) -> c.Command | None:
     """Return the reply to a failed request; None when the connection must close without a reply."""
     if isinstance(failure.error, DataError):
         # Only this segment is in doubt; a closed connection would stop the others that share it.
-        return c.WrongHost(failure.request_id, failure.segment, "", str(failure.error)[:_REASON_MAX_CHARACTERS])
+        reason = str(failure.error)[: limits.REPLY_REASON_MAX_CHARACTERS]
+        return c.WrongHost(failure.request_id, failure.segment, "", reason)
     code = failure.error.wire_code
     make = _REPLIES.get(code) if code is not None else None
     return make(failure) if make is not None else None
