@@ -255,7 +255,7 @@ async def test_a_cluster_gets_its_children_its_map_and_its_status(operators: Ope
     assert [item["worker"] for item in status["containers"]] == ["main-store-0-0"] * 4
     wanted = {("Usable", "Normal"), ("PodsReady", "Normal"), ("Serving", "Normal")}
     await until(lambda: wanted <= {(event["reason"], event["type"]) for event in server.all(EVENTS)})
-    assert await operators.health() == (200, "ok")
+    assert await until_answer(operators.health, 200) == "ok"
     assert store.secret_key not in (operators.folder / "log-0").read_text()
     message = await operators.until_condition("ContainersPlaced", "False", "ContainersWithoutWorker")
     assert message == "4 of 4 containers have no worker: workers that take containers: 0; gone: main-store-0-0."

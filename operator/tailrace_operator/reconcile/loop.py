@@ -206,7 +206,8 @@ class ReconcileLoop:
 
     async def _on_list(self, kind: Kind, listed: tuple[Manifest, ...], spread_s: float) -> None:
         found = {key_of(kind, manifest): manifest for manifest in listed}
-        self._watch.on_list(kind.plural, {key: _version(manifest) for key, manifest in found.items()})
+        versions = {key: _version(manifest) for key, manifest in found.items()}
+        self._watch.on_list(kind.plural, versions, asyncio.get_running_loop().time())
         for key in [key for key in self._known if key.plural == kind.plural and key not in found]:
             await self._forget_if_deleted(kind, key)
         for number, (key, manifest) in enumerate(found.items()):

@@ -1,13 +1,17 @@
 """Detect a watch that has stopped reporting, by comparing it with lists; pure (ADR 0015).
 
-A watch can stop without an error. A change is missed when two lists in a row, one period apart, show an object in the
-same version and the watch has not reported that version.
+A watch can stop without an error. A change is missed when two lists show an object in the same version and the watch
+has not reported that version. The lists are at least `limits.OPERATOR_WATCH_LATE_S` apart, however short the period is:
+an event may be late.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from tailrace.common import limits
 
 if TYPE_CHECKING:
     from tailrace_operator.reconcile.keys import Key
@@ -18,7 +22,8 @@ class WatchCheck:
 
     def __init__(self) -> None:
         self._watched: dict[Key, str] = {}
-        self._listed: dict[str, dict[Key, str]] = {}
+        self._listed: dict[str, tuple[float, dict[Key, str]]] = {}
+        """By kind: a list that later ones are compared with, and its time in seconds."""
         self._missed: dict[str, Key] = {}
 
     def on_event(self, key: Key, version: str | None) -> None:
@@ -30,10 +35,12 @@ class WatchCheck:
         if self._missed.get(key.plural) == key:
             del self._missed[key.plural]
 
-    def on_list(self, plural: str, versions: Mapping[Key, str]) -> None:
-        """Record a list of all objects of a kind."""
-        before = self._listed.get(plural, {})
-        self._listed[plural] = dict(versions)
+    def on_list(self, plural: str, versions: Mapping[Key, str], now_s: float) -> None:
+        """Record a list of all objects of a kind, and when it was received."""
+        listed_s, before = self._listed.get(plural, (-math.inf, {}))
+        if now_s - listed_s < limits.OPERATOR_WATCH_LATE_S:
+            return
+        self._listed[plural] = now_s, dict(versions)
         self._missed.pop(plural, None)
         for key, version in versions.items():
             if before.get(key) == version and self._watched.get(key) != version:

@@ -567,6 +567,7 @@ OPERATOR_CHILD_PAUSE_S: Final = 0.5  # for more changes of an object's children,
 OPERATOR_DEPENDENT_GAP_S: Final = 0.02  # between two objects that are reconciled because a third one changed
 OPERATOR_WATCH_WORKERS: Final = 64  # objects of a kind whose changes the watch hands over at a time
 OPERATOR_WATCH_IDLE_S: Final = 0.02  # for which the watch waits for another change of an object that has changed
+OPERATOR_WATCH_LATE_S: Final = 10.0  # after which a change that the watch has not reported counts as missed
 OPERATOR_WATCH_S: Final = 300.0  # after which the server ends a watch of the operator
 OPERATOR_WATCH_MARGIN_S: Final = 10.0  # and after that the operator ends it
 OPERATOR_HEALTH_PORT: Final = 8080

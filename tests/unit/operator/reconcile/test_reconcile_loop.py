@@ -307,20 +307,32 @@ def test_a_kind_that_is_not_listed_is_a_liveness_problem() -> None:
 
 def test_a_watch_that_has_stopped_is_detected() -> None:
     check, one, other = WatchCheck(), Key("streams", "here", "one"), Key("streams", "here", "other")
-    check.on_list("streams", {one: "5"})
+    check.on_list("streams", {one: "5"}, 0)
     assert check.missed() is None, "it may be on its way"
-    check.on_list("streams", {one: "5"})
+    check.on_list("streams", {one: "5"}, 20)
     assert check.missed() == one
     check.on_event(one, "5")
     assert check.missed() is None
-    check.on_list("streams", {one: "6", other: "7"})
+    check.on_list("streams", {one: "6", other: "7"}, 40)
     check.on_event(one, "6")
     check.on_event(other, "8")  # newer than the list
-    check.on_list("streams", {one: "6", other: "8"})
+    check.on_list("streams", {one: "6", other: "8"}, 60)
     assert check.missed() is None
     check.on_event(other, None)
-    check.on_list("streams", {one: "6"})
+    check.on_list("streams", {one: "6"}, 80)
     assert check.missed() is None
+
+
+def test_an_event_may_be_later_than_two_lists_of_a_short_period() -> None:
+    check, one = WatchCheck(), Key("streams", "here", "one")
+    late_s = limits.OPERATOR_WATCH_LATE_S
+    for now_s in range(int(late_s)):
+        check.on_list("streams", {one: "5"}, now_s)
+        assert check.missed() is None, "it may be on its way"
+    check.on_list("streams", {one: "5"}, late_s)
+    assert check.missed() == one
+    check.on_list("streams", {one: "5"}, late_s + 1)
+    assert check.missed() == one, "a list that is not compared excuses nothing"
 
 
 def test_children_name_their_owner() -> None:
