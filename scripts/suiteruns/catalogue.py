@@ -120,7 +120,7 @@ SUITES = (
     ),
     Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.5, share="loadfile", takes=MOUNTS),
     Suite("compat/python", (PYTHON_CLIENT,), cores=WAITS),
-    Suite("cli", (MINIO,), cores=0.7, share="loadfile"),
+    Suite("cli", (MINIO,), cores=0.5, share="loadfile"),
     Suite("compat/java", (JAVA_CLIENT,), cores=0.5),
     Suite("spark", (MINIO,)),
     Suite("e2e/local", (JAVA_CLIENT,), cores=0.5),
