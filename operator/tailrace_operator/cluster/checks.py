@@ -8,20 +8,19 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.common.budgets import controller_budgets, pod_budgets
-from tailrace.common.errors import InvalidSpecError, StartError
+from tailrace.common.errors import StartError
 from tailrace_operator.cluster.pods import ACCESS_KEY, SECRET_KEY
 from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
-from tailrace_operator.schema.specs import StreamClusterSpec
 
 if TYPE_CHECKING:
     from tailrace.cluster.cluster_identity import ClusterIdentity
     from tailrace.cluster.kubernetes import Manifest
-    from tailrace_operator.schema.specs import Tier2Spec
+    from tailrace_operator.schema.specs import StreamClusterSpec, Tier2Spec
 
 _SCRYPT: Final[Mapping[str, Any]] = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
 
@@ -82,33 +81,6 @@ def mark_problem(spec: StreamClusterSpec, cluster_id: str, mark: ClusterIdentity
     return None
 
 
-def rival_problem(manifest: Manifest, spec: StreamClusterSpec, others: Iterable[Manifest]) -> Problem | None:
-    """Check that no other StreamCluster has the same id, or a bucket and prefix that overlap with this one's.
-
-    Of two such StreamClusters, the one whose containers are placed keeps running, otherwise the older one. Ids are
-    compared, too, because an endpoint can be written in several ways, and because `cluster.json` in the object store
-    cannot distinguish two resources of one id.
-    """
-    cluster_id = spec.cluster_id(manifest["metadata"]["uid"])
-    for other in others:
-        theirs, metadata = _spec_of(other), other["metadata"]
-        if theirs is None or metadata["uid"] == manifest["metadata"]["uid"] or _rank(manifest) < _rank(other):
-            continue
-        whose = f"StreamCluster {metadata['namespace']}/{metadata['name']}"
-        if theirs.cluster_id(metadata["uid"]) == cluster_id:
-            return Problem(
-                "ClusterIdShared",
-                f"spec.adoptClusterId: {cluster_id} is the id of {whose}, which still exists: delete it first",
-            )
-        if _overlap(spec.tier2, theirs.tier2):
-            return Problem(
-                "BucketShared",
-                f"spec.tier2.prefix: {spec.tier2.url} overlaps with {theirs.tier2.url} of {whose}: set another "
-                "bucket or prefix",
-            )
-    return None
-
-
 def credentials_of(tier2: Tier2Spec, secret: Manifest | None) -> Credentials:
     """Return the credentials in a Secret. Raises Tier2Error: the Secret or one of its keys is missing."""
     name = tier2.credentials_secret
@@ -156,26 +128,3 @@ def _decoded(secret: Manifest, key: str) -> str:
         return base64.b64decode((secret.get("data") or {}).get(key) or "", validate=True).decode()
     except (binascii.Error, UnicodeDecodeError, TypeError):
         return ""
-
-
-def _spec_of(manifest: Manifest) -> StreamClusterSpec | None:
-    """Return the specification; None: it is invalid."""
-    try:
-        return StreamClusterSpec.parse(manifest)
-    except InvalidSpecError:
-        return None
-
-
-def _rank(manifest: Manifest) -> tuple[bool, str, str]:
-    """Return the rank of a StreamCluster: of two in conflict, the lower one keeps running."""
-    metadata, status = manifest["metadata"], manifest.get("status")
-    is_placed = isinstance(status, dict) and bool(status.get("containers"))
-    return not is_placed, str(metadata.get("creationTimestamp", "")), str(metadata["uid"])
-
-
-def _overlap(one: Tier2Spec, other: Tier2Spec) -> bool:
-    """Return whether objects of one are below the prefix of the other, whose orphan sweep could delete them."""
-    if (one.endpoint, one.bucket) != (other.endpoint, other.bucket):
-        return False
-    first, second = (f"{tier2.prefix}/" if tier2.prefix else "" for tier2 in (one, other))
-    return first.startswith(second) or second.startswith(first)

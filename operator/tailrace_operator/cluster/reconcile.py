@@ -7,6 +7,8 @@ references, and the data is kept.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +21,9 @@ from tailrace.common.errors import (
     InvalidSpecError,
     NotFoundError,
     UnavailableError,
+    WriteConflictError,
 )
-from tailrace_operator.cluster import checks, names
+from tailrace_operator.cluster import checks, claims, names
 from tailrace_operator.cluster.bucket_rules import RULES_FIT, rules_condition
 from tailrace_operator.cluster.child_writer import ChildWriter, Existing, OwnerDeletedError
 from tailrace_operator.cluster.name_conflicts import is_owned, name_conflict
@@ -46,8 +49,9 @@ from tailrace_operator.schema.specs import StreamClusterSpec
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Kind, Manifest
     from tailrace_operator.cluster.placement import Placements
-    from tailrace_operator.cluster.tier2 import Tier2Probe
+    from tailrace_operator.cluster.tier2 import Credentials, Tier2Probe
     from tailrace_operator.kube.objects import Objects
+    from tailrace_operator.schema.specs import Tier2Spec
 
 _TRANSIENT_RETRY_S: Final = 5.0
 
@@ -97,6 +101,9 @@ class StreamClusterReconciler:
         self._period_s = period_s
         self._fingerprints: dict[tuple[str, str], str] = {}
         """Fingerprints of credentials by uid of the StreamCluster and version of the Secret; costly to compute."""
+        self._rights_proven_s: dict[tuple[str, str, Tier2Spec], float] = {}
+        """By uid, version of the Secret and place: when the credentials last did all that segment stores do."""
+        self._claiming = asyncio.Lock()
 
     @property
     def kind(self) -> Kind:
@@ -151,7 +158,10 @@ class StreamClusterReconciler:
                 await self._apply(self._plan(manifest, spec, ""), existing, pods=False)
             retry_s = _TRANSIENT_RETRY_S if error.transient else None
             return await self._outcome(manifest, spec, workloads, [accepted, refused], retry_s)
-        message = f"{spec.tier2.url} at {spec.tier2.endpoint} responds and belongs to this cluster."
+        problem = await self._claim(manifest, spec)
+        if problem is not None:
+            return await self._refused(manifest, spec, workloads, problem)
+        message = f"{spec.tier2.url} at {spec.tier2.endpoint} can be read and written and belongs to this cluster."
         usable = Condition(TIER2_READY, Status.TRUE, "Usable", message)
         try:
             plan = self._plan(manifest, spec, credentials)
@@ -184,7 +194,36 @@ class StreamClusterReconciler:
         if problem is not None:
             return problem
         others = await self._objects.list(STREAM_CLUSTERS, self._namespace)
-        return checks.rival_problem(manifest, spec, others)
+        mine = next((one for one in others if one["metadata"]["uid"] == manifest["metadata"]["uid"]), manifest)
+        return claims.rival_problem(mine, spec, others)
+
+    async def _claim(self, manifest: Manifest, spec: StreamClusterSpec) -> checks.Problem | None:
+        """Claim the place of a cluster whose checks have passed; return what another one has that it needs.
+
+        Claims are made one at a time and with the newest list, so each sees all earlier ones.
+
+        Raises:
+            OwnerDeletedError. WriteConflictError: the status was written at the same time, again and again.
+        """
+        uid = manifest["metadata"]["uid"]
+        for attempt in range(limits.OPERATOR_CONFLICTS_MAX):
+            async with self._claiming:
+                others = await self._objects.list(STREAM_CLUSTERS, self._namespace)
+                mine = next((one for one in others if one["metadata"]["uid"] == uid), None)
+                if mine is None:
+                    raise OwnerDeletedError
+                problem = claims.rival_problem(mine, spec, others)
+                if problem is not None or claims.claim_of(mine) == claims.Place.of(spec.tier2):
+                    return problem
+                try:
+                    await self._objects.merge_status(STREAM_CLUSTERS, mine, claims.claim(spec.tier2))
+                    return None
+                except NotFoundError as error:
+                    raise OwnerDeletedError from error
+                except WriteConflictError:
+                    if attempt + 1 == limits.OPERATOR_CONFLICTS_MAX:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
 
     async def _check_tier2(self, manifest: Manifest, spec: StreamClusterSpec) -> tuple[str, Condition]:
         """Check the object store, and return the fingerprint of the credentials and the condition of its rules.
@@ -205,6 +244,7 @@ class StreamClusterReconciler:
             raise Tier2Error(problem.reason, problem.message)
         assert secret is not None
         version = (str(metadata["uid"]), f"{secret['metadata']['uid']} {secret['metadata']['resourceVersion']}")
+        await self._check_rights(version, spec.tier2, credentials)
         if version not in self._fingerprints:
             if len(self._fingerprints) >= limits.OPERATOR_OBJECTS_MAX:
                 self._fingerprints.clear()
@@ -215,6 +255,19 @@ class StreamClusterReconciler:
             _logger.info("bucket_rules_not_read", bucket=spec.tier2.bucket, reason=str(error))
             return self._fingerprints[version], rules_condition(spec.tier2, None)
         return self._fingerprints[version], rules_condition(spec.tier2, rules)
+
+    async def _check_rights(self, version: tuple[str, str], tier2: Tier2Spec, credentials: Credentials) -> None:
+        """Check that the credentials may do what segment stores do; not again before the period is over.
+
+        Raises Tier2Error.
+        """
+        key, now_s = (*version, tier2), asyncio.get_running_loop().time()
+        if now_s - self._rights_proven_s.get(key, -math.inf) < limits.TIER2_RIGHTS_PERIOD_S:
+            return
+        await self._probe.prove_rights(tier2, credentials)
+        if len(self._rights_proven_s) >= limits.OPERATOR_OBJECTS_MAX:
+            self._rights_proven_s.clear()
+        self._rights_proven_s[key] = now_s
 
     # -- children
 

@@ -1,12 +1,16 @@
 """Check the object store of a StreamCluster, with `minio` (docs/design.md#tier-2, docs/design.md#resources).
 
-The check reads ``cluster.json``. This shows whether the endpoint answers, whether the credentials are right, whether
-the bucket exists, and which cluster it belongs to. It writes nothing, except that it creates a missing bucket.
+One check reads ``cluster.json``. This shows whether the endpoint answers, whether the credentials are right, whether
+the bucket exists, and which cluster it belongs to; it creates a missing bucket. Another one puts, reads, lists and
+deletes one small object, which shows whether the credentials may do that and whether there is space.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import io
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,7 +29,7 @@ from tailrace_operator.cluster.bounded_http import BoundedHttp
 from tailrace_operator.cluster.bucket_rules import BucketRules, read_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tailrace_operator.schema.specs import Tier2Spec
 
@@ -38,6 +42,7 @@ _WRONG_CREDENTIALS: Final = {
     "InvalidTokenId",
     "ExpiredToken",
 }
+_DENIED: Final = {"AccessDenied", "AllAccessDisabled"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +83,21 @@ class Tier2Probe(Protocol):
         """
         ...
 
+    async def prove_rights(self, tier2: Tier2Spec, credentials: Credentials) -> None:
+        """Put, read, list and delete one small object. Call it only for a place that `look` gave to this cluster.
+
+        Raises:
+            Tier2Error: the object store refuses one of these, or cannot be used.
+        """
+        ...
+
 
 class MinioProbe:
     """Implements Tier2Probe. The client blocks, so it runs in a few threads; every check has a deadline."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(limits.TIER2_CHECK_THREADS, thread_name_prefix="tailrace-tier2")
+        self._proofs = 0
 
     def close(self) -> None:
         """Stop the threads; checks in progress end at their deadlines."""
@@ -96,6 +110,11 @@ class MinioProbe:
     async def rules(self, tier2: Tier2Spec, credentials: Credentials) -> BucketRules:
         """See Tier2Probe.rules."""
         return await self._run(read_rules, tier2, credentials)
+
+    async def prove_rights(self, tier2: Tier2Spec, credentials: Credentials) -> None:
+        """See Tier2Probe.prove_rights."""
+        self._proofs += 1
+        await self._run(functools.partial(_prove_rights, self._proofs), tier2, credentials)
 
     async def _run(self, ask: Callable[[minio.Minio, Tier2Spec], T], tier2: Tier2Spec, credentials: Credentials) -> T:
         try:
@@ -187,6 +206,46 @@ def _ask(client: minio.Minio, tier2: Tier2Spec) -> ClusterIdentity | None:
     return parse_identity(text, f"{tier2.url}/{CLUSTER_KEY}")
 
 
+def _prove_rights(number: int, client: minio.Minio, tier2: Tier2Spec) -> None:
+    """Use each right that segment stores need once, on an object below ``probe/``, where left-overs do no harm.
+
+    `number` makes the content that of this check.
+    """
+    folder = f"{tier2.prefix}/probe" if tier2.prefix else "probe"
+    key, content = f"{folder}/operator", f"check {number} of the operator".encode()
+    with _right("write", tier2):
+        client.put_object(tier2.bucket, key, io.BytesIO(content), len(content))
+    with _right("read", tier2):
+        answer = client.get_object(tier2.bucket, key)
+        try:
+            found = answer.read(len(content) + 1)
+        finally:
+            answer.close()
+    with _right("list", tier2):
+        listed = any(item.object_name == key for item in client.list_objects(tier2.bucket, prefix=key))
+    with _right("delete", tier2):
+        client.remove_object(tier2.bucket, key)
+    if found != content or not listed:
+        what = "a read does not return" if found != content else "a list does not show"
+        raise Tier2Error(
+            "StoreFails",
+            f"spec.tier2.endpoint: {tier2.endpoint}: {what} an object that was put just before: use a store with "
+            "consistent reads and lists",
+            transient=True,
+        )
+
+
+@contextlib.contextmanager
+def _right(verb: str, tier2: Tier2Spec) -> Iterator[None]:
+    """Name what the credentials may not do."""
+    try:
+        yield
+    except S3Error as error:
+        if error.code not in _DENIED:
+            raise
+        raise _denied(verb, tier2) from error
+
+
 def _make(client: minio.Minio, tier2: Tier2Spec) -> None:
     try:
         client.make_bucket(tier2.bucket)
@@ -208,18 +267,22 @@ def _refused(tier2: Tier2Spec, error: S3Error) -> Tier2Error:
             f"spec.tier2.credentialsSecret: {tier2.endpoint} rejects the credentials of Secret {secret} "
             f"({_code(error)}): correct its accessKey and secretKey",
         )
-    if error.code in ("AccessDenied", "AllAccessDisabled"):
-        return Tier2Error(
-            "AccessDenied",
-            f"spec.tier2.credentialsSecret: the credentials of Secret {secret} may not read {tier2.url}: allow them "
-            "to read, write, list and delete there",
-        )
+    if error.code in _DENIED:
+        return _denied("read", tier2)
     if error.code in ("NoSuchBucket", "InvalidBucketName"):
         return Tier2Error("BucketMissing", f"spec.tier2.bucket: bucket {tier2.bucket} cannot be used: {_code(error)}")
     return Tier2Error(
         "StoreFails",
         f"spec.tier2.endpoint: {tier2.endpoint} responds with {_code(error)}: check the object store",
         transient=True,
+    )
+
+
+def _denied(verb: str, tier2: Tier2Spec) -> Tier2Error:
+    return Tier2Error(
+        "AccessDenied",
+        f"spec.tier2.credentialsSecret: the credentials of Secret {tier2.credentials_secret} may not {verb} "
+        f"{tier2.url}: allow them to read, write, list and delete there",
     )
 
 

@@ -194,6 +194,18 @@ def _workers() -> Schema:
     )
 
 
+def _claim() -> Schema:
+    return struct(
+        "Place in the object store that this cluster has claimed. No other StreamCluster may use it. Written before "
+        "pods are created.",
+        {
+            "endpoint": string("Endpoint of the object store.", max_length=grammar.ENDPOINT_MAX_LENGTH),
+            "bucket": string("Bucket.", max_length=grammar.BUCKET_MAX_LENGTH),
+            "prefix": string("Prefix of the names of all objects.", max_length=grammar.PREFIX_MAX_LENGTH),
+        },
+    )
+
+
 def status() -> Schema:
     """Return the schema of ``status``."""
     return struct(
@@ -201,6 +213,7 @@ def status() -> Schema:
         {
             "observedGeneration": observed_generation(),
             "clusterId": string("Id of the cluster in the bucket.", max_length=grammar.UUID_LENGTH),
+            "tier2": _claim(),
             "controllerUri": string("URI that clients connect to.", max_length=grammar.ADDRESS_MAX_LENGTH),
             "readyStores": integer("Segment store pods that are ready."),
             "readyControllers": integer("Controller pods that are ready."),

@@ -578,6 +578,7 @@ PLACER_RETRY_MIN_S: Final = 1.0  # before a failed placer restarts; doubled each
 PLACER_RETRY_MAX_S: Final = 30.0
 TIER2_CHECK_DEADLINE_S: Final = 10.0  # for the object store to answer one request of the operator
 TIER2_CHECK_THREADS: Final = 4
+TIER2_RIGHTS_PERIOD_S: Final = 600.0  # between two checks that the credentials may write, list and delete
 TIER2_CHECK_ANSWER_MAX_BYTES: Final = 256 * KIB  # a bucket may have 1000 lifecycle rules
 CLUSTER_IDENTITY_MAX_BYTES: Final = 64 * KIB  # of cluster.json
 

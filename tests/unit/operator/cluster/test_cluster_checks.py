@@ -23,12 +23,6 @@ TIER2 = Tier2Spec("data", "http://minio:9000", "minio", "streams")
 MIB = limits.MIB
 
 
-def resource(name: str, age: str, **tier2: str) -> dict[str, Any]:
-    place = {"bucket": "data", "endpoint": "http://minio:9000", "credentialsSecret": "minio", "prefix": "streams"}
-    metadata = {"name": name, "namespace": "here", "uid": f"uid-{name}", "creationTimestamp": age}
-    return {"metadata": metadata, "spec": {"tier2": {**place, **tier2}}}
-
-
 def secret(**data: str) -> dict[str, Any]:
     encoded = {name: base64.b64encode(value.encode()).decode() for name, value in data.items()}
     return {"metadata": {"uid": "u", "resourceVersion": "1"}, "data": encoded}
@@ -74,41 +68,6 @@ def test_marks_of_others() -> None:
     other = checks.mark_problem(spec, "ours", ClusterIdentity("ours", 8))
     assert other is not None
     assert other.reason == "ContainersChanged"
-
-
-@pytest.mark.parametrize(
-    ("mine", "theirs", "overlap"),
-    [
-        ("streams", "streams", True),
-        ("streams", "streams/inside", True),
-        ("streams/inside", "streams", True),
-        ("streams", "", True),
-        ("", "streams", True),
-        ("streams", "streams2", False),
-        ("a", "b", False),
-    ],
-)
-def test_places_that_overlap(mine: str, theirs: str, overlap: bool) -> None:
-    younger, older = resource("younger", "2026-01-02T00:00:00Z", prefix=mine), resource("older", "2026-01-01T00:00:00Z")
-    older["spec"]["tier2"]["prefix"] = theirs
-    spec = StreamClusterSpec.parse(younger)
-    problem = checks.rival_problem(younger, spec, [younger, older])
-    assert (problem is not None) == overlap
-    assert checks.rival_problem(older, StreamClusterSpec.parse(older), [younger, older]) is None, "who was first stays"
-
-
-def test_other_buckets_and_stores_are_other_places() -> None:
-    younger = resource("younger", "2026-01-02T00:00:00Z")
-    spec = StreamClusterSpec.parse(younger)
-    for change in ({"bucket": "other"}, {"endpoint": "http://elsewhere:9000"}):
-        assert checks.rival_problem(younger, spec, [resource("older", "2026-01-01T00:00:00Z", **change)]) is None
-
-
-def test_one_of_two_of_the_same_second_stays() -> None:
-    one, two = resource("one", "2026-01-01T00:00:00Z"), resource("two", "2026-01-01T00:00:00Z")
-    spec = StreamClusterSpec.parse(one)
-    refused = [checks.rival_problem(mine, spec, [one, two]) is not None for mine in (one, two)]
-    assert sorted(refused) == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -251,27 +210,3 @@ def test_who_has_not_heard_of_the_workers_yet_leaves_it_as_it_was(
         assert found.message == (
             f"{unknown} of 2 containers have a worker that is not confirmed alive: the placer has just started."
         )
-
-
-def test_one_id_is_one_cluster_however_its_place_is_written() -> None:
-    """Two names of one endpoint cannot be distinguished from two stores; the id of the cluster can."""
-    older, younger = resource("older", "2026-01-01T00:00:00Z"), resource("younger", "2026-01-02T00:00:00Z")
-    older["metadata"]["uid"] = "99999999-2222-4333-8444-555555555555"
-    younger["spec"]["adoptClusterId"] = older["metadata"]["uid"]
-    younger["spec"]["tier2"]["endpoint"] = "http://minio.storage.svc:9000"
-    problem = checks.rival_problem(younger, StreamClusterSpec.parse(younger), [younger, older])
-    assert problem is not None
-    assert problem.reason == "ClusterIdShared"
-    assert problem.message.startswith(
-        "spec.adoptClusterId: 99999999-2222-4333-8444-555555555555 is the id of StreamCluster "
-    )
-    assert checks.rival_problem(older, StreamClusterSpec.parse(older), [younger, older]) is None
-
-
-def test_a_cluster_that_runs_stays_before_an_older_one_that_comes_to_its_place() -> None:
-    older, younger = resource("older", "2026-01-01T00:00:00Z"), resource("younger", "2026-01-02T00:00:00Z")
-    younger["status"] = {"containers": [{"id": 0, "worker": "younger-store-0-0"}]}
-    assert checks.rival_problem(younger, StreamClusterSpec.parse(younger), [younger, older]) is None
-    problem = checks.rival_problem(older, StreamClusterSpec.parse(older), [younger, older])
-    assert problem is not None
-    assert problem.reason == "BucketShared"

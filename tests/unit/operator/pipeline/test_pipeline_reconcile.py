@@ -62,6 +62,9 @@ class Probe:
     async def rules(self, tier2: Tier2Spec, credentials: Credentials) -> Any:
         raise AssertionError("not asked")
 
+    async def prove_rights(self, tier2: Tier2Spec, credentials: Credentials) -> None:
+        raise AssertionError("not asked")
+
 
 class System:
     """A cluster, a Secret, and the reconciler."""
