@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 
 import cbor2
 import httpx
@@ -244,3 +245,41 @@ async def test_a_group_of_the_rust_client_is_described(cli, scope: str) -> None:
         assert shown["lagBytes"] == 2 * EVENT_BYTES
         await client.context.segments.table_update(table, [TableEntry(b"?", b"?")])
         assert "cannot be read" in cli.fails("group", "info", scope, "theirs")
+
+
+def test_the_oldest_unread_event_has_waited_as_recorded_cuts_tell(cli, scope: str) -> None:
+    stream = f"{scope}/timed"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="one\ntwo\nsix\n")
+    assert cli.value("stream", "cuts", stream) == []
+    assert cli.ok("read", stream, "--group", "mine", "--limit", "1") == "one\n"
+    found = cli.value("group", "info", scope, "mine")
+    assert (found["lag_least_s"], found["lag_most_s"]) == (None, None)
+    cli.ok("stream", "update", stream, "--retention-time", "1d")  # a changed policy is applied at once
+    deadline_s = time.monotonic() + LINE_DEADLINE_S
+    while not (cuts := cli.value("stream", "cuts", stream)):
+        assert time.monotonic() < deadline_s, "no cut was recorded"
+    assert [cut["positions"] for cut in cuts] == [{"0": 3 * EVENT_BYTES}]
+    line = cli.ok("stream", "cuts", stream)
+    cut = parse_stream_cut(line.split()[1])
+    assert cut is not None
+    assert dict(cut.positions) == {0: 3 * EVENT_BYTES}
+
+    found = cli.value("group", "info", scope, "mine")
+    age_s = time.time() - cuts[0]["recorded_ms"] / 1000
+    assert 0 <= found["lag_least_s"] <= age_s + 1
+    assert found["lag_most_s"] is None
+    assert found["streams"][0]["lag_least_s"] == found["lag_least_s"]
+    assert "at least" in cli.ok("group", "info", scope, "mine")
+    shown = httpx.get(f"{cli.endpoints.rest}/v1/scopes/{scope}/readergroups/mine").json()
+    assert shown["lagSecondsLeast"] >= found["lag_least_s"]
+    assert shown["streams"][0]["lagSecondsMost"] is None
+
+    assert cli.ok("read", stream, "--group", "mine", "--limit", "2") == "two\nsix\n"
+    found = cli.value("group", "info", scope, "mine")
+    assert (found["lag_least_s"], found["lag_most_s"]) == (0, 0)
+    cli.ok("write", stream, text="ten\n")
+    found = cli.value("group", "info", scope, "mine")
+    assert found["lag_least_s"] is None
+    assert found["lag_most_s"] >= age_s
+    assert "at most" in cli.ok("group", "info", scope, "mine")

@@ -36,6 +36,10 @@ async def test_a_lost_folder(cli, server: Server, tmp_path: Path) -> None:
     alone = json.loads(cli.ok("inspect", "verify", "--tier2", f"file://{tmp_path}/tier2", "--json"))
     assert (alone["problem_count"], alone["from_snapshots"]) == (0, 2)
     shutil.rmtree(server.data)
+    dry = cli.run(*arguments, "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert "dry run: nothing was written" in dry.stdout
+    assert not server.data.exists()
     ended = cli.run(*arguments)
     assert ended.returncode == 0, ended.stderr
     assert "as of the snapshot of" in ended.stdout

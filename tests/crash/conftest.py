@@ -17,7 +17,7 @@ DAILY = (
     ("crash/test_clients_minio.py", "crash/test_object_log_servers.py"),
 )
 """Faults that CI tries in turn, some of these groups each day; all other runs try all of them."""
-DAILY_COUNT = 4
+DAILY_COUNT = 2
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 

@@ -39,11 +39,14 @@ DAILY = (
     ("spark/test_spark_audit.py",),
     ("spark/test_spark_jobs.py",),
     ("spark/test_spark_examples.py", "spark/test_spark_application.py"),
-    ("spark/test_spark_backfill.py::test_a_killed_command_goes_on", "spark/test_spark_memory.py"),
+    ("spark/test_spark_memory.py",),
     ("spark/test_spark_speculation.py",),
+    ("spark/test_spark_kills.py",),
+    ("spark/test_spark_replay.py", "spark/test_spark_sink_changes.py"),
+    ("spark/test_spark_backfill.py", "spark/test_direct_reads.py"),
 )
-"""Tests with a JVM of their own, or much data: CI runs one of these groups each day, all other runs all of them."""
-DAILY_COUNT = 1
+"""Tests with a JVM of their own, or much data: CI runs some of these groups each day, all other runs all of them."""
+DAILY_COUNT = 2
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from harness.server import READY_DEADLINE_S as READY_WITHIN_S
@@ -28,9 +29,14 @@ FOR_EVER = RetentionPolicy.by_time_ms(30 * 86_400_000)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data folder of the server of this module."""
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Endpoints]:
     """A server that records a cut of a stream that has grown each second."""
-    folder = tmp_path_factory.mktemp("server")
     options = ("--retention-period", "1s")
     process = ServerProcess(folder, ports=EPHEMERAL, ready_within_s=READY_WITHIN_S, options=options)
     with asyncio.Runner() as runner:
@@ -81,6 +87,13 @@ def reader(spark: SparkSession, server: Endpoints, stream: str, **options: str) 
 
 def numbers(frame: DataFrame) -> list[int]:
     return sorted(int(row["value"]) for row in frame.select("value").collect())
+
+
+def flush(server: Endpoints) -> None:
+    """Move everything to Tier 2, with snapshots that say so."""
+    with httpx.Client(base_url=server.admin, timeout=DEADLINE_S) as admin:
+        for container in admin.get("/v1/containers").json():
+            admin.post(f"/v1/containers/{container['container_id']}/flush").raise_for_status()
 
 
 def text(time_ms: int) -> str:
@@ -143,6 +156,29 @@ def test_a_task_reads_as_many_segments_as_wanted(
     together = reader(spark, server, stream, minPartitionBytes="1000000").load()
     assert (alone.rdd.getNumPartitions(), together.rdd.getNumPartitions()) == (2, 1)
     assert numbers(alone) == numbers(together) == list(range(100))
+
+
+def test_several_tasks_read_a_long_segment(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, scope: str, folder: Path
+) -> None:
+    """Divided at recorded cuts, from the segment store and from Tier 2; each event is read once, in its order."""
+    stream = f"{scope}/long"
+    client.streams.create_stream(stream, StreamConfig(ScalingPolicy.fixed(1), retention=FOR_EVER))
+    written = Written(client, stream)
+    for _ in range(4):
+        written.write()
+    length = sum(client.streams.tail(StreamName.parse(stream)).positions.values())
+    flush(server)
+    tier2 = {"tier2": str(folder / "tier2"), "direct": "always", "end": client.streams.tail(stream).to_text()}
+    for place in ({}, tier2):
+        whole = reader(spark, server, stream, **place).load()
+        parts = reader(spark, server, stream, maxPartitionBytes=str(length * 6 // 10), **place).load()
+        assert whole.rdd.getNumPartitions() == 1
+        assert parts.rdd.getNumPartitions() == 2
+        offsets = [[row["offset"] for row in part] for part in parts.select("offset").rdd.glom().collect()]
+        assert all(part == sorted(part) for part in offsets)
+        assert max(offsets[0]) < min(offsets[1])
+        assert numbers(parts) == numbers(whole) == list(range(400))
 
 
 def test_decoded_rows_have_the_times_of_their_events(

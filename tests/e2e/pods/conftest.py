@@ -8,8 +8,23 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from harness import daily
 from harness.minio import MinioProcess
 from harness.pods import Pods, pods_of_a_cluster
+
+DAILY = (
+    ("pods/test_pods_under_load.py",),
+    ("pods/test_live_controllers.py",),
+    ("pods/test_store_cut_off.py",),
+    ("pods/test_controller_kills.py", "pods/test_controller_cut_off.py"),
+)
+"""Faults under load: CI tries some of these groups each day, all other runs try all of them."""
+DAILY_COUNT = 2
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the faults that have their turn on another day."""
+    daily.leave_out(config, items, DAILY, DAILY_COUNT)
 
 
 @pytest.fixture

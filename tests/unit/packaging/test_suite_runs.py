@@ -304,7 +304,7 @@ def test_every_file_of_a_suite_runs_once() -> None:
 def test_what_did_not_run_is_named() -> None:
     lines = findings.not_in_this_run(["unit", "e2e/kubernetes"], [], PLAN)
     text = "\n".join(lines)
-    assert "suites: lint, sanitize, fuzz, spec, e2e/pods, e2e/cluster, e2e/api, crash, " in text
+    assert "suites: lint, sanitize, fuzz, spec, e2e/pods, e2e/cluster, e2e/api, spark, crash, " in text
     assert "e2e/kubernetes/test_memory_bound.py: the whole file" in text
     assert "unit/controller/workflows/test_crashes.py" in text
     assert findings.not_in_this_run([*catalogue.GROUPS["everything"], *catalogue.SIMULATOR], [], _full()) == []

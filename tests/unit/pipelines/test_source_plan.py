@@ -15,7 +15,7 @@ from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.source.offsets import from_offset, to_offset
 from tailrace.pipelines.source.options import Moment, ValueFormat, parse_options
-from tailrace.pipelines.source.plan import Slice, follow, grouped, share, slices
+from tailrace.pipelines.source.plan import Slice, divided, follow, grouped, share, slices
 
 STREAM = StreamName("scope", "stream")
 OTHER = StreamName("scope", "other")
@@ -101,6 +101,21 @@ def test_shares_are_fair_and_bounded(unread: list[int], most: int) -> None:
     assert not short or max(parts) - min(short) <= max(1, len(waiting)) or max(parts) <= min(short) + 1
 
 
+@given(st.integers(0, 50), st.integers(1, 1000), st.lists(st.integers(0, 1200), max_size=20), st.integers(1, 400))
+def test_a_slice_is_divided_only_where_events_begin(start: int, length: int, begins: list[int], most: int) -> None:
+    whole = Slice(STREAM, 1, start, start + length)
+    parts = divided(whole, begins, most)
+    assert [part.start for part in parts[1:]] == [part.end for part in parts[:-1]]
+    assert (parts[0].start, parts[-1].end) == (whole.start, whole.end)
+    assert {part.start for part in parts[1:]} <= set(begins)
+    for part in parts:
+        assert part.start < part.end
+        inner = [each for each in begins if part.start < each < part.end]
+        assert part.end - part.start <= most or not inner, "it could have been divided"
+    together = [second.end - first.start for first, second in itertools.pairwise(parts)]
+    assert all(size > most for size in together), "two parts would fit into one"
+
+
 @given(
     st.dictionaries(
         st.sampled_from([STREAM, OTHER]),
@@ -149,6 +164,7 @@ def test_a_batch_has_what_lies_between_two_positions() -> None:
         ({"maxbytespertrigger": "²"}, "is not a number above 0"),
         ({"group": "spark"}, "not of the form SCOPE/GROUP"),
         ({"maxpartitions": "3"}, "there is no option maxpartitions"),
+        ({"maxpartitionbytes": "0"}, "maxPartitionBytes: '0' is not a number above 0"),
         ({"minpartitionbytes": "-1"}, "minPartitionBytes: '-1' is not a number of at least 0"),
         ({"start": "2026-13-01"}, "option start: '2026-13-01' is no time in ISO 8601"),
         ({"start": "2026-01-02", "end": "2026-01-01"}, "option end: '2026-01-01' is before the start '2026-01-02'"),
@@ -183,6 +199,9 @@ def test_options_are_parsed() -> None:
     assert (parsed.value_format, parsed.fail_fast, parsed.fail_on_data_loss) == (ValueFormat.JSON, True, True)
     assert (parsed.max_bytes, parsed.min_partition_bytes) == (None, 0)
     assert parse_options(GIVEN | {"minpartitionbytes": "5"}, streaming=True).min_partition_bytes == 5
+    assert parse_options(GIVEN | {"maxpartitionbytes": "5"}, streaming=False).max_partition_bytes == 5
+    with pytest.raises(BadRequestError, match="maxPartitionBytes is an option of tables"):
+        parse_options(GIVEN | {"maxpartitionbytes": "5"}, streaming=True)
     assert parse_options(GIVEN | {"start": cut.to_text()}, streaming=False).start == cut
 
 

@@ -14,6 +14,8 @@ from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
 from tailrace.common.names import check_scope_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tailrace.client.context import ClientContext
 
 app = typer.Typer(help="List, show, reset and delete reader groups; declare readers offline.", no_args_is_help=True)
@@ -51,10 +53,12 @@ def info(
         return
     shown = ("id", "generation", "retention", "unread_bytes")
     fields = {name.replace("_", " "): found[name] for name in shown}
+    fields["oldest unread event"] = _waited(found)
     print_fields(f"{scope}/{group}", {name: "–" if value is None else value for name, value in fields.items()})
-    columns = ("stream", "unread bytes", "position", "last checkpoint", "published for retention")
-    names = ("stream", "unread_bytes", "position", "last_checkpoint", "published")
-    rows = [["–" if stream[name] is None else stream[name] for name in names] for stream in found["streams"]]
+    columns = ("stream", "unread bytes", "oldest unread", "position", "last checkpoint", "published for retention")
+    names = ("stream", "unread_bytes", "waited", "position", "last_checkpoint", "published")
+    streams = [{**stream, "waited": _waited(stream)} for stream in found["streams"]]
+    rows = [["–" if stream[name] is None else stream[name] for name in names] for stream in streams]
     print_table("streams", columns, rows)
     if not found["readers"]:
         print_line("no reader is online")
@@ -66,6 +70,16 @@ def info(
         print_table("segments that no reader has", ("segment", "offset"), list(found["free"].items()))
     if found["waiting"]:
         print_line(f"segments that wait for their predecessors: {', '.join(found['waiting'])}")
+
+
+def _waited(found: Mapping[str, Any]) -> str | None:
+    """Return how long the oldest unread event has waited, for people; None: nothing is unread, or it is not known."""
+    least_s, most_s = found["lag_least_s"], found["lag_most_s"]
+    if not found["unread_bytes"] or (least_s is None and most_s is None):
+        return None
+    if least_s is None:
+        return f"at most {most_s:,.0f} s ago"
+    return f"at least {least_s:,.0f} s ago" if most_s is None else f"{least_s:,.0f} to {most_s:,.0f} s ago"
 
 
 async def _describe(controller: str, scope: str, group: str) -> dict[str, Any]:
@@ -84,10 +98,14 @@ async def _describe(controller: str, scope: str, group: str) -> dict[str, Any]:
         "generation": view.generation,
         "retention": view.retention.name.lower(),
         "unread_bytes": found.unread_bytes,
+        "lag_least_s": found.lag.least_s,
+        "lag_most_s": found.lag.most_s,
         "streams": [
             {
                 "stream": str(stream.stream),
                 "unread_bytes": stream.unread_bytes,
+                "lag_least_s": stream.lag.least_s,
+                "lag_most_s": stream.lag.most_s,
                 "position": stream.position.to_text() if stream.position else None,
                 "last_checkpoint": stream.checkpoint.to_text() if stream.checkpoint else None,
                 "published": stream.published.to_text() if stream.published else None,

@@ -23,6 +23,9 @@ def restore(
     s3_endpoint: Annotated[
         str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and check everything and report it, but write nothing.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Restore the lost data folder of a server from its Tier 2. No server may use the folder or Tier 2."""
@@ -38,7 +41,7 @@ def restore(
 
     configure_logs(logging.ERROR)  # the report has the details
     check_s3_endpoint(tier2, s3_endpoint, os.environ)
-    with progress_bar("restoring", 1.0) as bar:
+    with progress_bar("reading" if dry_run else "restoring", 1.0) as bar:
         report = run(
             restore_cluster(
                 data,
@@ -47,12 +50,15 @@ def restore(
                 clock=SystemClock(),
                 entropy=SystemEntropy(),
                 progress=bar.set,
+                dry_run=dry_run,
             )
         )
     if json:
         print_json(report.as_json())
     else:
         _print(data, report)
+        if dry_run:
+            print_line("dry run: nothing was written")
     for line in report.warnings():
         note(f"tailrace: {line}")
     if not report.whole:

@@ -262,6 +262,30 @@ def history(
     print_table(f"{stream}, {found.state}", ("epoch", "since (UTC)", "segments", "splits", "merges", ""), rows)
 
 
+@app.command()
+def cuts(stream: StreamArgument, controller: ControllerOption = None, json: JsonOption = False) -> None:
+    """List the stream cuts that retention recorded, oldest first: what the stream had at a time lies before one."""
+
+    async def work() -> list[dict[str, Any]]:
+        async with connected(SETTINGS.choose_controller(controller)) as client:
+            return [
+                {
+                    "recorded_ms": cut.recorded_ms,
+                    "cut": StreamCut(stream.scope, stream.stream, dict(cut.positions)).to_text(),
+                    "positions": {str(identifier): offset for identifier, offset in cut.positions.items()},
+                }
+                for cut in await client.controller.stream_cuts(stream)
+            ]
+
+    found = run(work())
+    if json:
+        print_json(found)
+        return
+    for each in found:
+        recorded = datetime.datetime.fromtimestamp(each["recorded_ms"] / 1000, datetime.UTC)
+        print_line(f"{recorded.isoformat(timespec='milliseconds')} {each['cut']}")
+
+
 async def _lengths(client: ClientContext, stream: StreamName, found: StreamHistory) -> dict[int, int]:
     """Return the lengths of the segments that no scale has sealed."""
 

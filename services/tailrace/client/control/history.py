@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.client.control.caller import Caller, check_status
 from tailrace.common.errors import NoSuchStreamError
+from tailrace.common.names import segment_epoch
 from tailrace.common.ranges import KeyRange
 from tailrace.rpc import operator_pb2 as pb
 
@@ -51,6 +52,16 @@ class TimedCut(NamedTuple):
 
     recorded_ms: int
     positions: Mapping[int, int]
+
+    def end_of(self, identifier: int) -> int | None:
+        """Return up to which offset a segment had been written at that time; None: it was sealed, or had been before.
+
+        A cut at the tail has a segment of the newest epoch that there was. What is older and not in it was sealed.
+        """
+        if identifier in self.positions:
+            return self.positions[identifier]
+        newest = max(map(segment_epoch, self.positions), default=-1)
+        return None if segment_epoch(identifier) <= newest else 0
 
 
 class HistoryCalls(Caller):

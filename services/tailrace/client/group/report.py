@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.client.group import rust
+from tailrace.client.group.lag import NOTHING_UNREAD, Lag, lag_of, longest
 from tailrace.client.group.reader_group import ReaderGroupManager
 from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.group.view import GroupView, view_of
@@ -46,6 +47,7 @@ class StreamReport:
     stream: StreamName
     position: StreamCut | None
     unread_bytes: int
+    lag: Lag
     checkpoint: StreamCut | None
     published: StreamCut | None
 
@@ -64,6 +66,11 @@ class GroupReport:
     def unread_bytes(self) -> int:
         """Return the bytes that the group has not read, of all its streams."""
         return sum(stream.unread_bytes for stream in self.streams)
+
+    @property
+    def lag(self) -> Lag:
+        """Return how long the oldest event that the group has not read has waited."""
+        return longest(stream.lag for stream in self.streams)
 
 
 async def segments_after(
@@ -117,9 +124,11 @@ async def report(context: ClientContext, group: str, view: GroupView) -> GroupRe
     for scoped in view.streams:
         stream = StreamName.parse(scoped)
         cut = cuts.get(scoped)
-        unread = 0 if cut is None else await _unread_after(context, stream, cut.positions, view.ends)
+        unread = {} if cut is None else await _unread_after(context, stream, cut.positions, view.ends)
+        unread_bytes = sum(end - begin for begin, end in unread.values())
+        lag = await _lag(context, stream, {each: begin for each, (begin, _) in unread.items()})
         published = await published_cut(context, stream, group)
-        streams.append(StreamReport(stream, cut, unread, checkpoints.get(scoped), published))
+        streams.append(StreamReport(stream, cut, unread_bytes, lag, checkpoints.get(scoped), published))
     return GroupReport(
         readers=await reader_reports(context, view),
         free={segment: view.offsets[segment] for segment in view.free},
@@ -145,19 +154,32 @@ async def reader_reports(context: ClientContext, view: GroupView) -> list[Reader
     return reports
 
 
+async def _lag(context: ClientContext, stream: StreamName, unread: Mapping[int, int]) -> Lag:
+    if not unread:
+        return NOTHING_UNREAD
+    try:
+        cuts = await context.controller.stream_cuts(stream)
+    except NotFoundError:  # the stream was deleted, or the controller is older than the call
+        return Lag(None, None)
+    return lag_of(unread, cuts, context.clock.now_ms())
+
+
 async def _unread_after(
     context: ClientContext, stream: StreamName, cut: Mapping[int, int], ends: Mapping[str, int]
-) -> int:
+) -> dict[int, tuple[int, int]]:
+    """Return, by segment with unread bytes, where they begin and end."""
     identifiers = await segments_after(context, stream, cut, ends)
     segments = [stream.segment(identifier) for identifier in identifiers]
-    total = 0
+    unread = {}
     for identifier, segment, info in zip(
         identifiers, segments, await gather_bounded(segments, info_of(context)), strict=True
     ):
         if info is not None:
+            begin = max(cut.get(identifier, 0), info.start_offset)
             end = min(info.length, ends.get(segment, info.length))
-            total += max(0, end - max(cut.get(identifier, 0), info.start_offset))
-    return total
+            if begin < end:
+                unread[identifier] = begin, end
+    return unread
 
 
 def info_of(context: ClientContext) -> Callable[[str], Awaitable[SegmentInfo | None]]:

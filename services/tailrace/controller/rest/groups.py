@@ -85,10 +85,14 @@ def _property(scope: str, group: str, view: GroupView, found: GroupReport) -> mo
         generation=view.generation,
         retentionType=view.retention.name,
         lagBytes=found.unread_bytes,
+        lagSecondsLeast=found.lag.least_s,
+        lagSecondsMost=found.lag.most_s,
         streams=[
             models.GroupStream(
                 streamName=str(stream.stream),
                 lagBytes=stream.unread_bytes,
+                lagSecondsLeast=stream.lag.least_s,
+                lagSecondsMost=stream.lag.most_s,
                 position=_offsets(stream.position),
                 lastCheckpoint=_offsets(stream.checkpoint),
                 published=_offsets(stream.published),

@@ -142,6 +142,8 @@ class GroupStream(BaseModel):
 
     streamName: str
     lagBytes: int
+    lagSecondsLeast: float | None
+    lagSecondsMost: float | None
     position: dict[str, int] | None
     lastCheckpoint: dict[str, int] | None
     published: dict[str, int] | None
@@ -167,6 +169,8 @@ class ReaderGroupProperty(BaseModel):
     generation: int
     retentionType: str
     lagBytes: int
+    lagSecondsLeast: float | None
+    lagSecondsMost: float | None
     streams: list[GroupStream]
     readers: list[GroupReader]
     unassignedSegments: dict[str, int]

@@ -16,7 +16,7 @@ from tailrace.pipelines.direct.same_cluster import checked_references
 from tailrace.pipelines.direct.segment_range import TierTwo
 from tailrace.pipelines.source.ingest_times import RecordedCuts
 from tailrace.pipelines.source.options import HEAD, TAIL, Moment
-from tailrace.pipelines.source.plan import Slice
+from tailrace.pipelines.source.plan import Slice, divided
 from tailrace.pipelines.source.positions import Navigator
 from tailrace.pipelines.source.rows import (
     DirectPart,
@@ -61,15 +61,14 @@ class TableReader(DataSourceReader):
                 start, end = client.run(_bounds(navigator, stream, self._options))
                 found += ((stream, piece) for piece in client.slices(stream, start, end))
             direct = client.run(_direct_parts(client.context, self._options, [piece for _, piece in found]))
-            parts = [
-                Part(
-                    Slice(stream, parse_segment_name(piece.segment).identifier, piece.start, piece.end),
-                    direct.get(piece.segment),
-                )
-                for stream, piece in found
-            ]
+            cuts = RecordedCuts(client.context)
+            parts = []
+            for stream, whole in found:
+                part = Slice(stream, parse_segment_name(whole.segment).identifier, whole.start, whole.end)
+                for piece in client.run(_divided(cuts, part, self._options.max_partition_bytes)):
+                    parts.append(Part(piece, _within(direct.get(whole.segment), piece)))
             if asks_for_times(self._options, self._schema):
-                parts = client.run(timed(RecordedCuts(client.context), parts, SystemClock().now_ms()))
+                parts = client.run(timed(cuts, parts, SystemClock().now_ms()))
         return partitions_of(self._options, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -77,6 +76,21 @@ class TableReader(DataSourceReader):
         if not isinstance(partition, SlicePartition):
             return iter(())
         return record_batches(self._options, self._schema, partition)
+
+
+async def _divided(cuts: RecordedCuts, piece: Slice, most: int) -> list[Slice]:
+    """Divide a long slice at recorded cuts: there events begin, because a cut has the lengths that segments had."""
+    if piece.end - piece.start <= most:
+        return [piece]
+    offsets = (cut.positions.get(piece.identifier, piece.start) for cut in await cuts.of(piece.stream))
+    return divided(piece, offsets, most)
+
+
+def _within(direct: DirectPart | None, piece: Slice) -> DirectPart | None:
+    """Return what Tier 2 has of a part of a slice; None: it does not have its beginning."""
+    if direct is None or direct.references.length <= piece.start:
+        return None
+    return direct._replace(references=direct.references.within(piece.start, piece.end))
 
 
 async def _direct_parts(

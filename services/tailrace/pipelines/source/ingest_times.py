@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.common.names import segment_epoch
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -32,12 +30,8 @@ def time_bounds(piece: Slice, cuts: Sequence[TimedCut], now_ms: int) -> tuple[Ti
     found: list[TimeBound] = []
     reached = piece.start
     for cut in cuts:
-        end = cut.positions.get(piece.identifier)
-        if end is None:
-            # A cut at the tail has a segment of the newest epoch there was. What is older and not in it was sealed.
-            newest = max(map(segment_epoch, cut.positions), default=-1)
-            end = piece.end if segment_epoch(piece.identifier) <= newest else reached
-        end = min(end, piece.end)
+        written = cut.end_of(piece.identifier)
+        end = piece.end if written is None else min(written, piece.end)
         if end > reached:
             reached = end
             found.append(TimeBound(reached, cut.recorded_ms))

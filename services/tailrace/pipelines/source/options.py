@@ -29,6 +29,7 @@ _NAMES: Final = (
     "end",
     "maxBytesPerTrigger",
     "maxEventsPerTrigger",
+    "maxPartitionBytes",
     "minPartitionBytes",
     "group",
     "valueFormat",
@@ -41,7 +42,8 @@ _NAMES: Final = (
 DIRECT: Final = ("auto", "always", "never")
 """Whether tables are read from Tier 2: where it has the bytes; or an error where it has not; or not at all."""
 
-
+MAX_PARTITION_BYTES: Final = 128 << 20
+"""What a task reads of one segment unless the options say otherwise: as much as Spark's tasks read of files."""
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -76,7 +78,8 @@ class SourceOptions:
     ``streams`` is empty for a query that reads the streams of a ``tag``.
     ``start`` and ``end`` are HEAD, TAIL, a cut or a time; a streaming query stops reading at an ``end`` that is a cut.
     ``max_bytes`` and ``max_events`` bound a batch of a streaming query; None for no bound. ``min_partition_bytes``:
-    what one task reads at least, if there are so many. ``avro_schema``: the text of the writers' schema.
+    what one task reads at least, if there are so many. ``max_partition_bytes``: what it reads at most of one segment,
+    where the segment can be divided. ``avro_schema``: the text of the writers' schema.
     ``group``: the reader group
     (``scope/group``) that publishes the position, or empty. ``tier2``: where tables are read from as far as it has them
     (None: segment stores); ``direct_only``: only there.
@@ -90,6 +93,7 @@ class SourceOptions:
     max_bytes: int | None = None
     max_events: int | None = None
     min_partition_bytes: int = 0
+    max_partition_bytes: int = MAX_PARTITION_BYTES
     group: str = ""
     value_format: ValueFormat = ValueFormat.BINARY
     avro_schema: str = ""
@@ -117,6 +121,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         max_bytes=count(options, "maxBytesPerTrigger"),
         max_events=count(options, "maxEventsPerTrigger"),
         min_partition_bytes=count(options, "minPartitionBytes", lowest=0) or 0,
+        max_partition_bytes=count(options, "maxPartitionBytes") or MAX_PARTITION_BYTES,
         group=options.get("group", ""),
         value_format=ValueFormat(choice(options, "valueFormat", tuple(ValueFormat))),
         avro_schema=options.get("avroschema", ""),
@@ -145,6 +150,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     only_streaming = [
         name for name in ("maxBytesPerTrigger", "maxEventsPerTrigger", "group") if name.lower() in options
     ]
+    if streaming and "maxpartitionbytes" in options:
+        raise BadRequestError("maxPartitionBytes is an option of tables: one task reads all of a segment in a batch")
     if not streaming and only_streaming:
         raise BadRequestError(f"{only_streaming[0]} is an option of streaming queries")
     return parsed

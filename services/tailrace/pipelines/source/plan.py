@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.common.stream_cut import StreamCut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tailrace.client.model import StreamName, Successor
     from tailrace.pipelines.source.offsets import Positions
@@ -74,6 +74,17 @@ def slices(start: Positions, end: Positions) -> list[Slice]:
             if first < offset:
                 found.append(Slice(stream, identifier, first, offset))
     return found
+
+
+def divided(piece: Slice, begins: Iterable[int], most: int) -> list[Slice]:
+    """Divide a slice where events are known to begin: into parts of at most `most` bytes as far as `begins` allows."""
+    found, first, last = [], piece.start, piece.start
+    for offset in [*sorted(each for each in set(begins) if piece.start < each < piece.end), piece.end]:
+        if offset - first > most and last > first:
+            found.append(piece._replace(start=first, end=last))
+            first = last
+        last = offset
+    return [*found, piece._replace(start=first)]
 
 
 def grouped(lengths: Sequence[int], least: int) -> list[range]:

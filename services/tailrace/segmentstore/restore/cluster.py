@@ -40,10 +40,12 @@ async def restore_cluster(
     clock: Clock,
     entropy: Entropy,
     progress: Callable[[int, int], None],
+    dry_run: bool = False,
 ) -> RestoreReport:
     """Make a new data folder for a cluster that has lost its own. Calls ``progress(done, total)`` often.
 
-    When this fails, the folder is removed.
+    When this fails, the folder is removed. With `dry_run` everything is read and checked, and nothing is written, in
+    the folder or the store: the report says what a restore would bring back and what would be missing.
 
     Raises:
         StartError: the folder is not empty, the store holds no cluster, or a server writes to the store.
@@ -51,21 +53,33 @@ async def restore_cluster(
     """
     store = open_object_store(tier2, s3_endpoint=s3_endpoint, create=False)
     try:
-        with _new_folder(path):
+        with _unchanged_folder(path) if dry_run else _new_folder(path):
             mark = await read_identity(store, f"Tier 2 {tier2}")
             if mark is None:
                 raise StartError(f"Tier 2 {tier2} has no {CLUSTER_KEY}: it belongs to no cluster")
-            return await _Restore(path, store, mark, clock, entropy, progress).run(tier2)
+            writes = None if dry_run else _Writes(path, store, uuid.UUID(mark.cluster_id).bytes, clock, entropy)
+            return await _Restore(store, mark, writes, progress).run(tier2)
     finally:
         await store.close()
+
+
+def _refuse_used(path: Path) -> None:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StartError(f"{path} is not empty: restore a cluster into a new folder")
+
+
+@contextlib.contextmanager
+def _unchanged_folder(path: Path) -> Iterator[None]:
+    """Check that a restore could use the folder."""
+    _refuse_used(path)
+    yield
 
 
 @contextlib.contextmanager
 def _new_folder(path: Path) -> Iterator[None]:
     """Make the folder if it does not exist; restore its prior state when the block fails."""
     existed = path.exists()
-    if existed and (not path.is_dir() or any(path.iterdir())):
-        raise StartError(f"{path} is not empty: restore a cluster into a new folder")
+    _refuse_used(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -79,21 +93,50 @@ def _new_folder(path: Path) -> Iterator[None]:
         raise
 
 
-class _Restore:
-    def __init__(
-        self,
-        path: Path,
-        store: ObjectStore,
-        mark: ClusterIdentity,
-        clock: Clock,
-        entropy: Entropy,
-        progress: Callable[[int, int], None],
-    ) -> None:
+class _Writes:
+    """Everything that a restore writes: the data folder, and new snapshots in the store."""
+
+    def __init__(self, path: Path, store: ObjectStore, cluster_id: bytes, clock: Clock, entropy: Entropy) -> None:
         self._path = path
         self._store = store
-        self._mark = mark
+        self._cluster_id = cluster_id
         self._clock = clock
         self._entropy = entropy
+        self._disk = RealDisk()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._disk.close()
+
+    def epoch(self, container: int, epoch: int) -> None:
+        """Have the next owner of a container take a later epoch than the lost one."""
+        take_epoch(self._path, container, epoch - 1)
+        note_opened(self._path, container, epoch)
+
+    async def log(self, state: ContainerState) -> None:
+        """Make the log of a container whose own is lost."""
+        directory = str(self._path / "log" / str(state.container_id))
+        log = FileLog(self._disk, directory, state.container_id)
+        await write_log(log, state, self._clock, self._entropy.token(16))
+
+    async def snapshot(self, state: ContainerState) -> SnapshotName:
+        """Store a restored state as the newest snapshot."""
+        return await store_snapshot(self._store, self._cluster_id, state, self._clock, self._entropy)
+
+    def manifest(self, manifest: Manifest) -> None:
+        """Make the folder valid."""
+        write_manifest(self._path, manifest)
+
+
+class _Restore:
+    """One restore; ``writes`` None: a dry run."""
+
+    def __init__(
+        self, store: ObjectStore, mark: ClusterIdentity, writes: _Writes | None, progress: Callable[[int, int], None]
+    ) -> None:
+        self._store = store
+        self._mark = mark
+        self._writes = writes
         self._progress = progress
         self._cluster_id = uuid.UUID(mark.cluster_id).bytes
         self._surveys: list[Survey] = []
@@ -105,39 +148,37 @@ class _Restore:
 
     async def run(self, tier2: str) -> RestoreReport:
         """Restore one container after another; the folder is valid once its manifest is written."""
-        report = RestoreReport(self._mark.cluster_id)
+        writes = self._writes
+        report = RestoreReport(self._mark.cluster_id, dry_run=writes is None)
         for container in range(self._mark.containers):
             self._surveys.append(await survey(self._store, container))
         # A log is read twice: for its last checkpoint, and for the operations after it.
         self._total = sum(2 * found.log_bytes + 1 for found in self._surveys)
-        disk = RealDisk()
         try:
             for found in self._surveys:
-                report.containers.append(await self._container(found, disk))
+                report.containers.append(await self._container(found))
                 self._advance(1)
         finally:
-            disk.close()
+            if writes is not None:
+                writes.close()
         await self._refuse_a_living_owner()
-        await self._store_snapshots()
-        kind: LogKind = "object" if self._logs else "file"
-        write_manifest(self._path, Manifest(self._mark.cluster_id, self._mark.containers, tier2, kind))
+        if writes is not None:
+            await self._store_snapshots(writes)
+            kind: LogKind = "object" if self._logs else "file"
+            writes.manifest(Manifest(self._mark.cluster_id, self._mark.containers, tier2, kind))
         return report
 
-    async def _container(self, found: Survey, disk: RealDisk) -> RestoredContainer:
+    async def _container(self, found: Survey) -> RestoredContainer:
         if found.log_objects:
             result, log = await look_at_log(self._store, found, self._advance)
             self._logs.append(log)
-            if result.epoch:
-                take_epoch(self._path, found.container, result.epoch - 1)
-                note_opened(self._path, found.container, result.epoch)
+            if result.epoch and self._writes is not None:
+                self._writes.epoch(found.container, result.epoch)
             return result
         result, state = await newest_state(self._store, self._cluster_id, found)
-        if state is not None:
-            directory = str(self._path / "log" / str(found.container))
-            log_file = FileLog(disk, directory, found.container)
-            await write_log(log_file, state, self._clock, self._entropy.token(16))
-            take_epoch(self._path, found.container, state.epoch - 1)
-            note_opened(self._path, found.container, state.epoch)
+        if state is not None and self._writes is not None:
+            await self._writes.log(state)
+            self._writes.epoch(found.container, state.epoch)
             self._states.append(state)
         return result
 
@@ -153,7 +194,7 @@ class _Restore:
             if not await log.same_owner():
                 raise StartError(f"Tier 2 is in use: {log.directory} has a new owner or new frames")
 
-    async def _store_snapshots(self) -> None:
+    async def _store_snapshots(self, writes: _Writes) -> None:
         """Store the restored states as the newest snapshots, unless a live owner stored another meanwhile.
 
         Such an owner takes its own snapshot for the newest one. It deletes objects that only older snapshots need, and
@@ -161,8 +202,7 @@ class _Restore:
         """
         stored: dict[int, SnapshotName] = {}
         for state in self._states:
-            name = await store_snapshot(self._store, self._cluster_id, state, self._clock, self._entropy)
-            stored[state.container_id] = name
+            stored[state.container_id] = await writes.snapshot(state)
         for container, own in stored.items():
             known = {own, *self._surveys[container].snapshots}
             later = [name for name in (await survey(self._store, container)).snapshots if name not in known]

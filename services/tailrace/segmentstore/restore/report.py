@@ -46,10 +46,11 @@ class RestoredContainer:
 
 @dataclass(slots=True)
 class RestoreReport:
-    """Everything that was restored, and what may be missing."""
+    """Everything that was restored, and what may be missing. With ``dry_run`` nothing was written."""
 
     cluster: str
     containers: list[RestoredContainer] = field(default_factory=list)
+    dry_run: bool = False
 
     @property
     def whole(self) -> bool:

@@ -61,9 +61,9 @@ class Place:
                 if path.is_file():
                     path.unlink()
 
-    async def restore(self) -> RestoreReport:
+    async def restore(self, *, dry_run: bool = False) -> RestoreReport:
         """Lose the folder, and restore it."""
-        shutil.rmtree(self.data)
+        shutil.rmtree(self.data, ignore_errors=True)
         progress: list[tuple[int, int]] = []
         report = await restore_cluster(
             self.data,
@@ -71,6 +71,7 @@ class Place:
             clock=SystemClock(),
             entropy=SystemEntropy(),
             progress=lambda done, total: progress.append((done, total)),
+            dry_run=dry_run,
         )
         assert progress
         assert all(0 <= done <= total for done, total in progress)
@@ -81,6 +82,11 @@ class Place:
         """Keys of all objects."""
         paths = (path for path in self.tier2.rglob("*") if path.is_file() and "#" not in path.name)
         return sorted(key for path in paths if (key := str(path.relative_to(self.tier2))).startswith(prefix))
+
+    def objects(self) -> dict[str, bytes]:
+        """All objects."""
+        found = self.keys()
+        return {key: (self.tier2 / key).read_bytes() for key in found}
 
 
 @pytest.fixture
@@ -172,6 +178,24 @@ async def test_what_came_after_the_newest_snapshot_is_missing_and_reported(place
         assert later not in worker.container_for(later).state.by_name
 
     await place.serve(after)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_dry_run_reports_the_same_and_writes_nothing(place: Place, killed: bool) -> None:
+    async def work(worker: Worker) -> None:
+        await fill(worker)
+        await flush(worker)
+        await worker.container_for(A).append(A, [b"more"], replace(2))
+
+    await place.serve(work, killed=killed)
+    before = place.objects()
+    dry = await place.restore(dry_run=True)
+    assert not place.data.exists()
+    assert place.objects() == before
+    real = await place.restore()
+    assert dry.as_json() == {**real.as_json(), "dry_run": True}
+    assert len(real.containers) > 1
+    assert place.objects() != before, "a restore stores snapshots"
 
 
 async def test_numbers_and_epochs_of_the_lost_owner_are_never_used_again(place: Place) -> None:
