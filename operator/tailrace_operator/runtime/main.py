@@ -23,6 +23,7 @@ from tailrace.cluster.kubernetes_api import HttpKubernetes
 from tailrace.cluster.kubernetes_requests import in_cluster_configuration, kubeconfig_configuration
 from tailrace.cluster.prober import HelloProber
 from tailrace.common import limits
+from tailrace.common.cycle_collector import collect_cycles_rarely
 from tailrace.common.errors import StartError, TailraceError
 from tailrace.common.http import listen, serve_app
 from tailrace.common.logs import configure_logs
@@ -345,6 +346,7 @@ def main() -> None:
     work, name = _work(arguments, environment)
     configure_logs()
     forward_logs()
+    collect_cycles_rarely()
     try:
         asyncio.run(work)
     except StartError as error:

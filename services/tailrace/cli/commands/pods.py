@@ -45,6 +45,7 @@ def segmentstore(
     kubeconfig: _Kubeconfig = None,
 ) -> None:
     """Run the workers of a segment store pod until SIGTERM, then hand over their containers."""
+    from tailrace.common.cycle_collector import collect_cycles_rarely
     from tailrace.common.logs import configure_logs
     from tailrace.processes.segment_store_pod import StorePodOptions, run
 
@@ -66,6 +67,7 @@ def segmentstore(
         admin_port=admin_port,
         kubeconfig=kubeconfig,
     )
+    collect_cycles_rarely()
     asyncio.run(run(options))
 
 
@@ -82,6 +84,7 @@ def controller(
     kubeconfig: _Kubeconfig = None,
 ) -> None:
     """Run a controller of a cluster until SIGTERM."""
+    from tailrace.common.cycle_collector import collect_cycles_rarely
     from tailrace.common.logs import configure_logs
     from tailrace.processes.controller_pod import ControllerPodOptions, run
 
@@ -98,4 +101,5 @@ def controller(
         scaling_time_factor=scaling_time_factor,
         kubeconfig=kubeconfig,
     )
+    collect_cycles_rarely()
     asyncio.run(run(options))

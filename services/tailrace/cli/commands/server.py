@@ -51,6 +51,7 @@ def standalone(
     ] = None,
 ) -> None:
     """Serve streams from one folder, until SIGINT or SIGTERM."""
+    from tailrace.common.cycle_collector import collect_cycles_rarely
     from tailrace.common.logs import configure_logs
     from tailrace.processes.standalone import StandaloneOptions
     from tailrace.processes.standalone import run as serve
@@ -75,4 +76,5 @@ def standalone(
         scaling_time_factor=scaling_time_factor,
         ready_file=ready_file,
     )
+    collect_cycles_rarely()
     asyncio.run(serve(options))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import structlog
 
 from tailrace.common import limits
+from tailrace.common.cycle_collector import collect_cycles_rarely
 from tailrace.common.errors import NotOwnerError, TailraceError
 from tailrace.common.http import serve_app
 from tailrace.common.logs import configure_logs
@@ -134,6 +135,7 @@ def main() -> int:
     orders = decode_orders(line)
     if isinstance(orders.spec, ClusterStoreSpec):
         structlog.contextvars.bind_contextvars(worker=orders.spec.worker)
+    collect_cycles_rarely()
     try:
         asyncio.run(_serve(orders))
     except BrokenPipeError:
