@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
+import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fastavro
 import psutil
+import pyarrow as pa
 import pytest
 
 from harness.server import READY_DEADLINE_S as READY_WITHIN_S
@@ -25,11 +30,60 @@ if TYPE_CHECKING:
 EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
 BOUND_BYTES = 256 * MIB
 """Of a worker beyond a batch of Arrow."""
+LARGE_BYTES = limits.EVENT_MAX_BYTES - 8
+AVRO = json.dumps({"type": "record", "name": "Line", "fields": [{"name": "text", "type": "string"}]})
+
+
+@dataclass(frozen=True)
+class Case:
+    """Equal events with so much text, the bytes of a batch, and how they are decoded; by default they are text."""
+
+    count: int
+    content: bytes
+    text_bytes: int
+    batch_bytes: int = limits.SPARK_BATCH_BYTES
+    options: dict[str, str] = field(default_factory=dict)
+
+
+def raw(count: int, length: int, batch_bytes: int = limits.SPARK_BATCH_BYTES) -> Case:
+    """Events that are not decoded."""
+    return Case(count, b"x" * length, length, batch_bytes)
+
+
+def decoded(value_format: str, count: int, length: int, batch_bytes: int = limits.SPARK_BATCH_BYTES) -> Case:
+    """Events with one text, in one of the formats."""
+    text = "x" * (length - 1000)  # the rest is for what the format adds
+    options = {"valueFormat": value_format}
+    match value_format:
+        case "json":
+            content = json.dumps({"text": text}).encode()
+        case "avro":
+            options["avroSchema"] = AVRO
+            data = io.BytesIO()
+            fastavro.schemaless_writer(data, fastavro.parse_schema(json.loads(AVRO)), {"text": text})
+            content = data.getvalue()
+        case "arrow":
+            sink = pa.BufferOutputStream()
+            table = pa.table({"text": [text]})
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            content = sink.getvalue().to_pybytes()
+        case _:
+            raise AssertionError(value_format)
+    return Case(count, content, len(text), batch_bytes, options)
+
+
 CASES = {
-    # Events, and the bytes of a batch. The smallest first: workers keep what they have got.
-    "20 B": (1_000_000, 20, limits.SPARK_BATCH_BYTES),
-    "1 KB": (200_000, 1000, limits.SPARK_BATCH_BYTES),
-    "8 MiB": (24, limits.EVENT_MAX_BYTES - 8, limits.EVENT_MAX_BYTES),
+    # The smallest first: workers keep what they have got.
+    "20 B": raw(1_000_000, 20),
+    "1 KB": raw(200_000, 1000),
+    "JSON of 2 KB": decoded("json", 100_000, 2000),
+    "Avro of 2 KB": decoded("avro", 50_000, 2000),
+    "Arrow of 2 KB": decoded("arrow", 20_000, 2000),
+    "8 MiB": raw(24, LARGE_BYTES, limits.EVENT_MAX_BYTES),
+    "JSON of 8 MiB": decoded("json", 24, LARGE_BYTES, limits.EVENT_MAX_BYTES),
+    "Avro of 8 MiB": decoded("avro", 24, LARGE_BYTES, limits.EVENT_MAX_BYTES),
+    "Arrow of 8 MiB": decoded("arrow", 24, LARGE_BYTES, limits.EVENT_MAX_BYTES),
 }
 LOOK_INTERVAL_S = 0.05
 
@@ -49,21 +103,21 @@ def streams(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
             found = {}
             with BlockingClient(endpoints.controller) as client:
                 client.streams.create_scope("memory")
-                for number, (case, (count, length, _)) in enumerate(CASES.items()):
-                    found[case] = f"memory/s{number}"
-                    client.streams.create_stream(found[case], StreamConfig(ScalingPolicy.fixed(1)))
-                    _fill(client, found[case], count, length)
+                for number, (name, case) in enumerate(CASES.items()):
+                    found[name] = f"memory/s{number}"
+                    client.streams.create_stream(found[name], StreamConfig(ScalingPolicy.fixed(1)))
+                    _fill(client, found[name], case)
             runner.run(process.stop())  # each container flushes, and writes a snapshot
             yield runner.run(process.start()).controller, found
         finally:
             runner.run(process.stop())
 
 
-def _fill(client: BlockingClient, stream: str, count: int, length: int) -> None:
-    at_once = max(1, min(1000, MIB // length))
+def _fill(client: BlockingClient, stream: str, case: Case) -> None:
+    at_once = max(1, min(1000, MIB // len(case.content)))
     with client.writer(stream) as writer:
-        for _ in range(count // at_once):
-            writer.write_events([b"x" * length] * at_once)
+        for first in range(0, case.count, at_once):
+            writer.write_events([case.content] * min(at_once, case.count - first))
         writer.flush()
 
 
@@ -114,20 +168,23 @@ def _peak_bytes(pid: int) -> int:
     return 0
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("way", ["direct", "store"])
 def test_a_worker_needs_little_more_than_a_batch(
-    spark: SparkSession, streams: tuple[str, dict[str, str]], folder: Path, case: str, way: str
+    spark: SparkSession, streams: tuple[str, dict[str, str]], folder: Path, name: str, way: str
 ) -> None:
     controller, names = streams
-    count, length, batch = CASES[case]
-    given = {"controller": controller, "stream": names[case]}
+    case = CASES[name]
+    given = {"controller": controller, "stream": names[name], **case.options}
     if way == "direct":
         given |= {"tier2": str(folder / "tier2"), "direct": "always"}
-    frame: DataFrame = spark.read.format("tailrace").options(**given).load()
+    reader = spark.read.format("tailrace").options(**given)
+    if case.options:
+        reader = reader.schema("text string")
+    frame: DataFrame = reader.load()
     with _Workers() as workers:
-        (found,) = frame.selectExpr("count(*)", "sum(length(value))").collect()
-    assert tuple(found) == (count, count * length)
+        (found,) = frame.selectExpr("count(*)", f"sum(length({frame.columns[0]}))").collect()
+    assert tuple(found) == (case.count, case.count * case.text_bytes)
     most = workers.most_bytes()
-    print(f"{case}, {way}: {most / MIB:.0f} MiB at most")
-    assert most <= BOUND_BYTES + batch
+    print(f"{name}, {way}: {most / MIB:.0f} MiB at most")
+    assert most <= BOUND_BYTES + case.batch_bytes

@@ -45,8 +45,10 @@ class OneRowEach:
         """
         tables: list[pa.Table] = []
         self._decode(values, offsets, place, tables)
-        first = 0
-        for batch in pa.concat_tables(tables).combine_chunks().to_batches():
+        del values  # an event may have 8 MiB
+        whole, first = pa.concat_tables(tables).combine_chunks(), 0
+        tables.clear()
+        for batch in whole.to_batches():
             yield Decoded(batch, first, batch.num_rows)
             first += batch.num_rows
 

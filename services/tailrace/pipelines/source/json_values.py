@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -54,7 +53,7 @@ class JsonDecoder:
             raise pa.ArrowInvalid("the event is no JSON object")
         data = b"\n".join(values)
         read = pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1)
-        table = pyarrow.json.read_json(io.BytesIO(data), read_options=read, parse_options=self._options)
+        table = pyarrow.json.read_json(pa.BufferReader(data), read_options=read, parse_options=self._options)
         if table.num_rows != len(values):
             raise pa.ArrowInvalid(f"{len(values)} events have {table.num_rows} JSON objects")
         columns = [self._column(table, field) for field in self._wanted]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,7 +31,7 @@ from tailrace.pipelines.source.avro_values import AvroDecoder, parse_avro_schema
 from tailrace.pipelines.source.json_values import JsonDecoder
 from tailrace.pipelines.source.options import ValueFormat
 from tailrace.pipelines.source.plan import grouped
-from tailrace.pipelines.source.worker_memory import bound_memory
+from tailrace.pipelines.source.worker_memory import bound_memory, give_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -94,17 +93,34 @@ def partitions_of(options: SourceOptions, parts: Sequence[Part]) -> list[SlicePa
     return [SlicePartition([parts[index] for index in group]) for group in groups]
 
 
-@dataclass(frozen=True)
 class Events:
-    """Consecutive events of a segment: binary values, and where each begins (int64). There is at least one."""
+    """Consecutive events of a segment, at least one: binary values, and where each begins (int64).
 
-    values: pa.Array
-    offsets: pa.Array
+    An event may have 8 MiB, so the values are kept in one form only: as Arrow's array or as a list. ``end`` is where
+    the next event begins; ``stored_bytes`` are the bytes up to there, with headers.
+    """
 
-    @property
-    def end(self) -> int:
-        """Return where the next event begins."""
-        return int(self.offsets[-1].as_py()) + EVENT_HEADER_BYTES + len(self.values[-1].as_buffer())
+    def __init__(self, values: pa.Array | list[bytes], offsets: pa.Array) -> None:
+        last = values[-1]
+        self._values = values
+        self.offsets = offsets
+        self.end = int(offsets[-1].as_py()) + EVENT_HEADER_BYTES
+        self.end += len(last) if isinstance(last, bytes) else len(last.as_buffer())
+        self.stored_bytes = self.end - int(offsets[0].as_py())
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def array(self) -> pa.Array:
+        """Return the values as an array, and keep them so."""
+        if isinstance(self._values, list):
+            self._values = pa.array(self._values, pa.binary())
+        return self._values
+
+    def take(self) -> list[bytes]:
+        """Return the values as a list, and let them go."""
+        values, self._values = self._values, []
+        return values if isinstance(values, list) else values.to_pylist()
 
 
 def asks_for_times(options: SourceOptions, schema: StructType) -> bool:
@@ -152,10 +168,13 @@ def _read(options: SourceOptions, piece: Slice, start: int, direct: DirectPart |
     if direct is not None and options.tier2 is not None:
         reader = BlockingEvents(options.tier2, direct.identity, direct.references, start, piece.end)
         for batch in reader:
-            values = pa.Array.from_buffers(
-                pa.binary(), batch.count, [None, pa.py_buffer(batch.ends), pa.py_buffer(batch.payloads)]
+            yield Events(
+                pa.Array.from_buffers(
+                    pa.binary(), batch.count, [None, pa.py_buffer(batch.ends), pa.py_buffer(batch.payloads)]
+                ),
+                pa.Array.from_buffers(pa.int64(), batch.count, [None, pa.py_buffer(batch.offsets)]),
             )
-            yield Events(values, pa.Array.from_buffers(pa.int64(), batch.count, [None, pa.py_buffer(batch.offsets)]))
+            del batch  # before the next one is read
         start = reader.offset
     if start < piece.end:
         with BlockingClient(options.controller) as client:
@@ -181,7 +200,7 @@ def _from_store(client: BlockingClient, piece: SegmentSlice) -> Iterator[Events]
 
 def _events(values: list[bytes], start: int) -> Events:
     offsets = accumulate((EVENT_HEADER_BYTES + len(each) for each in values[:-1]), initial=start)
-    return Events(pa.array(values, pa.binary()), pa.array(offsets, pa.int64()))
+    return Events(values, pa.array(offsets, pa.int64()))
 
 
 def record_batches(options: SourceOptions, schema: StructType, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
@@ -199,9 +218,13 @@ def record_batches(options: SourceOptions, schema: StructType, partition: SliceP
                 yield _raw(schema.fieldNames(), events, part)
             else:
                 metadata = {name: _column(name[1:], events, part) for name in schema.fieldNames() if name in METADATA}
-                for decoded in decoder.decode(events.values.to_pylist(), events.offsets.to_pylist(), place):
+                for decoded in decoder.decode(events.take(), events.offsets.to_pylist(), place):
                     yield _with_metadata(schema.fieldNames(), decoded, metadata)
+                    del decoded  # before the next ones are decoded
+            is_large = events.stored_bytes > limits.SPARK_BATCH_BYTES
             del events  # before the next ones are read
+            if is_large:
+                give_back()
 
 
 def _decoder(options: SourceOptions, schema: StructType) -> JsonDecoder | AvroDecoder | ArrowDecoder | None:
@@ -222,10 +245,10 @@ def _raw(columns: list[str], events: Events, part: Part) -> pa.RecordBatch:
 
 def _column(name: str, events: Events, part: Part) -> pa.Array:
     """Return one of COLUMNS, or INGESTED_BEFORE, for all events."""
-    count, piece = len(events.values), part.piece
+    count, piece = len(events), part.piece
     match name:
         case "value":
-            return events.values
+            return events.array()
         case "offset":
             return events.offsets
         case "segment":
@@ -252,9 +275,8 @@ def _with_metadata(columns: list[str], decoded: Decoded, metadata: Mapping[str, 
 
 def _ingested_before(events: Events, times: Sequence[TimeBound]) -> pa.Array:
     """Return a time for each event: that of the first bound behind the whole event."""
-    lengths = pc.cast(pc.binary_length(events.values), pa.int64())
-    ends = pc.add(pc.add(events.offsets, lengths), EVENT_HEADER_BYTES)
+    ends = np.append(events.offsets.to_numpy()[1:], events.end)
     bounds = np.array([bound.end for bound in times], np.int64)
-    index = np.searchsorted(bounds, ends.to_numpy(zero_copy_only=False))
+    index = np.searchsorted(bounds, ends)
     stamps = np.array([bound.time_ms for bound in times], np.int64)[index]
     return pc.cast(pa.array(stamps, pa.timestamp("ms", "UTC")), pa.timestamp("us", "UTC"))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from tailrace.common.limits import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAPPED_FROM_BYTES: Final = 6 * MIB
 """Buffers of this size, which only large events need, are given back when they are freed. Smaller ones are kept."""
@@ -30,3 +33,15 @@ def bound_memory() -> bool:
         return False
     settings = {_M_MMAP_THRESHOLD: MAPPED_FROM_BYTES, _M_TRIM_THRESHOLD: MAPPED_FROM_BYTES, _M_ARENA_MAX: ARENAS_MAX}
     return all(mallopt(name, value) == 1 for name, value in settings.items())
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def give_back() -> None:
+    """Give free memory back to the system, after events that are larger than a batch usually is."""
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
