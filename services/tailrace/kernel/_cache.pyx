@@ -1,7 +1,6 @@
 # cython: cdivision=True
 """The streaming cache, natively (contract: the twin, ``_cache_py.py``; layout of the metadata: ``_cache_common.py``)."""
 
-import contextlib
 import mmap
 import warnings
 
@@ -12,7 +11,7 @@ from tailrace.kernel._cache_common import CacheFullError, CacheSnapshot, buffers
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from libc.stdint cimport int64_t, intptr_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memmove
 
 cdef extern from *:
@@ -20,7 +19,6 @@ cdef extern from *:
     #define TR_BLOCK 4096
     #define TR_BLOCKS 512
     #define TR_BLOCK_BITS 9
-    #define TR_BUFFER (INT64_C(4096) * 512)
     #define TR_USED (UINT64_C(1) << 45)
     #define TR_LAST (UINT64_C(1) << 46)
     #define TR_DELETED (UINT64_C(1) << 47)
@@ -32,7 +30,6 @@ cdef extern from *:
     const int64_t TR_BLOCK
     const uint32_t TR_BLOCKS
     const int TR_BLOCK_BITS
-    const int64_t TR_BUFFER
     const uint64_t TR_USED
     const uint64_t TR_LAST
     const uint64_t TR_DELETED
@@ -109,13 +106,13 @@ cdef class CacheView:
 
 cdef class BlockCache:
     cdef list _readable
-    cdef Py_buffer _export
+    cdef Py_buffer *_exports
     cdef unsigned char **_bases
     cdef uint32_t *_queue
     cdef int64_t _queue_first
     cdef int64_t _queue_length
     cdef int64_t _buffer_count
-    cdef bint _is_exported
+    cdef int64_t _exported
     cdef int64_t _free_blocks
     cdef int64_t _reserved_blocks
     cdef int64_t _pinned_blocks
@@ -125,46 +122,46 @@ cdef class BlockCache:
 
     def __cinit__(self, max_bytes):
         cdef int64_t count = buffers_for(max_bytes)
-        cdef int64_t index, shift
+        cdef int64_t index
         self._readable = []
         self._bases = <unsigned char **>PyMem_Calloc(count, sizeof(unsigned char *))
+        self._exports = <Py_buffer *>PyMem_Calloc(count, sizeof(Py_buffer))
         self._queue = <uint32_t *>PyMem_Calloc(count, sizeof(uint32_t))
-        if self._bases == NULL or self._queue == NULL:
+        if self._bases == NULL or self._exports == NULL or self._queue == NULL:
             raise MemoryError
-        memory = mmap.mmap(-1, TR_BUFFER * (count + 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        # A buffer is as large as a huge page, and begins where one does. Entries are all over the memory: with small
-        # pages the processor looks for the place of nearly every block in tables.
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without them
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        # The cache holds the export for its whole lifetime, so the memory under the pointers stays open and in place.
-        PyObject_GetBuffer(memory, &self._export, PyBUF_WRITABLE)
-        self._is_exported = True
-        shift = <int64_t>(-<intptr_t>self._export.buf & (TR_BUFFER - 1))
-        whole = memoryview(memory).toreadonly()
         for index in range(count):
-            self.add_buffer(index, <unsigned char *>self._export.buf + shift + index * TR_BUFFER)
-            self._readable.append(whole[shift + index * TR_BUFFER : shift + (index + 1) * TR_BUFFER])
+            self.add_buffer(index)
         self._buffer_count = count
         self._queue_length = count
         self._free_blocks = count * (TR_BLOCKS - 1)
 
     def __dealloc__(self):
-        if self._is_exported:
-            PyBuffer_Release(&self._export)
+        cdef int64_t index
+        for index in range(self._exported):
+            PyBuffer_Release(&self._exports[index])
         PyMem_Free(self._bases)
+        PyMem_Free(self._exports)
         PyMem_Free(self._queue)
 
-    cdef void add_buffer(self, int64_t index, unsigned char *base) noexcept:
+    cdef int add_buffer(self, int64_t index) except -1:
         cdef uint32_t block
-        cdef uint64_t *slots = <uint64_t *>base
+        cdef uint64_t *slots
+        cdef unsigned char *base
+        memory = mmap.mmap(-1, TR_BLOCK * TR_BLOCKS, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # The cache holds the export for its whole lifetime, so the memory under the pointer stays open and in place.
+        PyObject_GetBuffer(memory, &self._exports[index], PyBUF_WRITABLE)
+        self._exported = index + 1
+        base = <unsigned char *>self._exports[index].buf
         for block in range(TR_BLOCKS):
             base[block * TR_BLOCK] = 0
+        slots = <uint64_t *>base
         slots[0] = <uint64_t>(TR_BLOCKS - 1) << 32 | 1
         for block in range(1, TR_BLOCKS):
             slots[block] = (block + 1) % TR_BLOCKS
         self._bases[index] = base
         self._queue[index] = <uint32_t>index
+        self._readable.append(memoryview(memory).toreadonly())
+        return 0
 
     # --- figures
 

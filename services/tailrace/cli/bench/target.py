@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import tempfile
@@ -24,12 +25,18 @@ class Target:
     pid: int | None = None
     process: ServerProcess | None = None
 
-    async def restart(self, extra: Sequence[str] = ()) -> None:
-        """Restart the server over the same folder, with an empty cache, and ``extra`` on its command line."""
+    async def restart(self, extra: Sequence[str] = ()) -> float:
+        """Restart the server over the same folder, with an empty cache, and ``extra`` on its command line.
+
+        Returns how many seconds the start took until it was ready.
+        """
         if self.process is None:
             raise BadRequestError("the benchmark restarts only its own server; omit --controller")
         await self.process.stop()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         self._follow(await self.process.start(extra))
+        return loop.time() - began_s
 
     def _follow(self, endpoints: Endpoints) -> None:
         self.controller, self.admin, self.pid = endpoints.controller, endpoints.admin, endpoints.pid
