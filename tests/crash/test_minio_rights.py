@@ -6,8 +6,10 @@ import secrets
 
 import pytest
 from minio import Minio
+from minio.commonconfig import GOVERNANCE
 from minio.credentials import StaticProvider
 from minio.minioadmin import MinioAdmin
+from minio.objectlockconfig import DAYS, ObjectLockConfig
 
 from harness.minio import ACCESS_KEY, MinioProcess
 from tailrace_operator.cluster.tier2 import Credentials, MinioProbe, Tier2Error
@@ -55,3 +57,13 @@ async def test_a_right_that_is_missing_is_named(minio: MinioProcess, missing: st
         f"spec.tier2.credentialsSecret: the credentials of Secret keys may not {missing} s3://{bucket}/streams: allow "
         "them to read, write, list and delete there"
     )
+
+
+async def test_a_bucket_with_versions_and_a_default_lock_can_be_written(minio: MinioProcess) -> None:
+    """Its rules are another condition: segment stores can use it (docs/kubernetes.md#rules-of-the-bucket)."""
+    bucket = f"locked-{secrets.token_hex(6)}"
+    client = Minio(f"127.0.0.1:{minio.port}", ACCESS_KEY, minio.secret_key, secure=False)
+    client.make_bucket(bucket, object_lock=True)
+    client.set_object_lock_config(bucket, ObjectLockConfig(GOVERNANCE, 1, DAYS))
+    await prove(minio, bucket, Credentials(ACCESS_KEY, minio.secret_key))
+    assert list(client.list_objects(bucket, recursive=True)) == []

@@ -209,11 +209,15 @@ def record_batches(options: SourceOptions, schema: StructType, partition: SliceP
     These are some of COLUMNS, or fields of decoded events and some of METADATA.
     """
     bound_memory()
+    give_back()  # what earlier tasks of this worker took
     fields = StructType([field for field in schema if field.name not in METADATA])
     decoder = _decoder(options, fields)
     for part in partition.parts:
         place = part.piece.stream.segment(part.piece.identifier)
         for events in read_slice(options, part):
+            is_large = events.stored_bytes > limits.SPARK_BATCH_BYTES
+            if is_large:
+                give_back()  # what reading them took
             if decoder is None:
                 yield _raw(schema.fieldNames(), events, part)
             else:
@@ -221,7 +225,6 @@ def record_batches(options: SourceOptions, schema: StructType, partition: SliceP
                 for decoded in decoder.decode(events.take(), events.offsets.to_pylist(), place):
                     yield _with_metadata(schema.fieldNames(), decoded, metadata)
                     del decoded  # before the next ones are decoded
-            is_large = events.stored_bytes > limits.SPARK_BATCH_BYTES
             del events  # before the next ones are read
             if is_large:
                 give_back()

@@ -41,7 +41,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 def give_back() -> None:
-    """Give free memory back to the system, after events that are larger than a batch usually is."""
+    """Give free memory back to the system: between tasks, and around events that are larger than a batch usually is."""
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
