@@ -15,7 +15,7 @@ from tailrace.common.errors import InvalidSpecError
 from tailrace_operator.cluster.checks import Problem
 from tailrace_operator.cluster.state import ACCEPTED, TIER2_READY
 from tailrace_operator.reconcile.outcome import Status, condition_of
-from tailrace_operator.schema.specs import StreamClusterSpec
+from tailrace_operator.schema.specs import StreamClusterSpec, bucket_url
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
@@ -39,7 +39,7 @@ class Place:
         return cls(tier2.endpoint, tier2.bucket, tier2.prefix)
 
     def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
+        return bucket_url(self.bucket, self.prefix)
 
     def overlaps(self, other: Place) -> bool:
         """Return whether objects of one are below the prefix of the other, whose orphan sweep could delete them."""

@@ -158,9 +158,10 @@ class StreamClusterReconciler:
                 await self._apply(self._plan(manifest, spec, ""), existing, pods=False)
             retry_s = _TRANSIENT_RETRY_S if error.transient else None
             return await self._outcome(manifest, spec, workloads, [accepted, refused], retry_s)
-        problem = await self._claim(manifest, spec)
-        if problem is not None:
-            return await self._refused(manifest, spec, workloads, problem)
+        if claims.claim_of(manifest) != claims.Place.of(spec.tier2):  # a claim stays until this makes another one
+            problem = await self._claim(manifest, spec)
+            if problem is not None:
+                return await self._refused(manifest, spec, workloads, problem)
         message = f"{spec.tier2.url} at {spec.tier2.endpoint} can be read and written and belongs to this cluster."
         usable = Condition(TIER2_READY, Status.TRUE, "Usable", message)
         try:

@@ -42,6 +42,11 @@ class ControllerSpec:
     cpu_millis: int | None = None
 
 
+def bucket_url(bucket: str, prefix: str) -> str:
+    """Return ``s3://BUCKET/PREFIX``."""
+    return f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
+
+
 @dataclass(frozen=True, slots=True)
 class Tier2Spec:
     """The object store. ``credentials_secret`` has the keys accessKey and secretKey."""
@@ -55,7 +60,7 @@ class Tier2Spec:
     @property
     def url(self) -> str:
         """Return ``s3://BUCKET/PREFIX``."""
-        return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
+        return bucket_url(self.bucket, self.prefix)
 
 
 @dataclass(frozen=True, slots=True)

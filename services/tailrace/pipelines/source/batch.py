@@ -62,11 +62,14 @@ class TableReader(DataSourceReader):
                 found += ((stream, piece) for piece in client.slices(stream, start, end))
             direct = client.run(_direct_parts(client.context, self._options, [piece for _, piece in found]))
             cuts = RecordedCuts(client.context)
-            parts = []
-            for stream, whole in found:
-                part = Slice(stream, parse_segment_name(whole.segment).identifier, whole.start, whole.end)
-                for piece in client.run(_divided(cuts, part, self._options.max_partition_bytes)):
-                    parts.append(Part(piece, _within(direct.get(whole.segment), piece)))
+            wholes = [
+                Slice(stream, parse_segment_name(piece.segment).identifier, piece.start, piece.end)
+                for stream, piece in found
+            ]
+            parts = [
+                Part(piece, _within(direct.get(piece.stream.segment(piece.identifier)), piece))
+                for piece in client.run(_divided(cuts, wholes, self._options.max_partition_bytes))
+            ]
             if asks_for_times(self._options, self._schema):
                 parts = client.run(timed(cuts, parts, SystemClock().now_ms()))
         return partitions_of(self._options, parts)
@@ -78,12 +81,15 @@ class TableReader(DataSourceReader):
         return record_batches(self._options, self._schema, partition)
 
 
-async def _divided(cuts: RecordedCuts, piece: Slice, most: int) -> list[Slice]:
-    """Divide a long slice at recorded cuts: there events begin, because a cut has the lengths that segments had."""
-    if piece.end - piece.start <= most:
-        return [piece]
-    offsets = (cut.positions.get(piece.identifier, piece.start) for cut in await cuts.of(piece.stream))
-    return divided(piece, offsets, most)
+async def _divided(cuts: RecordedCuts, wholes: Sequence[Slice], most: int) -> list[Slice]:
+    """Divide long slices at recorded cuts: there events begin, because a cut has the lengths that segments had."""
+    long = {whole.stream for whole in wholes if whole.end - whole.start > most}
+    recorded = {stream: await cuts.of(stream) for stream in long}
+    found: list[Slice] = []
+    for whole in wholes:
+        begins = (cut.positions.get(whole.identifier, whole.start) for cut in recorded.get(whole.stream, ()))
+        found += divided(whole, begins, most)
+    return found
 
 
 def _within(direct: DirectPart | None, piece: Slice) -> DirectPart | None:
@@ -117,7 +123,7 @@ async def _direct_parts(
         references = found.get(piece.segment)
         covered = references.length if references is not None and references.start_offset <= piece.start else 0
         if references is not None and covered > piece.start:
-            parts[piece.segment] = DirectPart(identity, references.within(piece.start, piece.end))
+            parts[piece.segment] = DirectPart(identity, references)
         if options.direct_only and covered < piece.end:
             raise BadRequestError(
                 f"{piece.segment}: Tier 2 does not have bytes {max(covered, piece.start)} to {piece.end} yet; "

@@ -31,7 +31,7 @@ from tailrace.pipelines.source.avro_values import AvroDecoder, parse_avro_schema
 from tailrace.pipelines.source.json_values import JsonDecoder
 from tailrace.pipelines.source.options import ValueFormat
 from tailrace.pipelines.source.plan import grouped
-from tailrace.pipelines.source.worker_memory import bound_memory, give_back
+from tailrace.pipelines.source.worker_memory import MAPPED_FROM_BYTES, bound_memory, give_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -215,7 +215,7 @@ def record_batches(options: SourceOptions, schema: StructType, partition: SliceP
     for part in partition.parts:
         place = part.piece.stream.segment(part.piece.identifier)
         for events in read_slice(options, part):
-            is_large = events.stored_bytes > limits.SPARK_BATCH_BYTES
+            is_large = events.stored_bytes >= MAPPED_FROM_BYTES
             if is_large:
                 give_back()  # what reading them took
             if decoder is None:

@@ -53,7 +53,8 @@ async def restore_cluster(
     """
     store = open_object_store(tier2, s3_endpoint=s3_endpoint, create=False)
     try:
-        with _unchanged_folder(path) if dry_run else _new_folder(path):
+        _refuse_used(path)
+        with contextlib.nullcontext() if dry_run else _new_folder(path):
             mark = await read_identity(store, f"Tier 2 {tier2}")
             if mark is None:
                 raise StartError(f"Tier 2 {tier2} has no {CLUSTER_KEY}: it belongs to no cluster")
@@ -69,17 +70,9 @@ def _refuse_used(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _unchanged_folder(path: Path) -> Iterator[None]:
-    """Check that a restore could use the folder."""
-    _refuse_used(path)
-    yield
-
-
-@contextlib.contextmanager
 def _new_folder(path: Path) -> Iterator[None]:
     """Make the folder if it does not exist; restore its prior state when the block fails."""
     existed = path.exists()
-    _refuse_used(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
