@@ -84,7 +84,7 @@ def _run(names: list[str], plan: Plan, cores: float, folder: Path) -> int:
     except findings.ReportError as error:  # the rest of the report is wanted all the more
         missing, complete = [f"unknown: {error}"], False
     run = Run(plan, ended, cases, missing, seconds, began_unix_s, complete)
-    for line in reports.lines(run):
+    for line in reports.lines(run, RESULTS):
         _say(line)
     reports.write(run, folder, RESULTS)
     return 0 if run.passed else 1

@@ -18,7 +18,8 @@ from suiteruns.scheduler import Job
 COLLECT_LIMIT_S = 300
 SLOWEST = 30
 TESTS = REPOSITORY / "tests"
-CHOOSES_CASES = ("cli", "compat/python", "crash", "e2e/kubernetes", "spark")
+TROUBLE_LINES = 12
+CHOOSES_CASES = ("cli", "compat/python", "crash", "e2e/kubernetes", "e2e/pods", "spark")
 """Suites whose long form has more cases, by files that are left out or by parameters."""
 _READS_PROFILE = re.compile(r"\btest_profile\b|TAILRACE_TEST_PROFILE|\bharness\.FULL\b")
 
@@ -38,6 +39,8 @@ class Case:
     seconds: float
     outcome: str
     """``passed``, ``failed`` or ``skipped``."""
+    trouble: tuple[str, ...] = ()
+    """What pytest printed as the error of a test that failed: its last lines, with the place."""
 
     @property
     def title(self) -> str:
@@ -60,7 +63,15 @@ def _case(job: str, element: ElementTree.Element) -> Case:
     kinds = {child.tag for child in element}
     outcome = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
     place = element.get("classname", "").removeprefix("tests.")
-    return Case(job, place, element.get("name", ""), float(element.get("time", "0")), outcome)
+    trouble = [line for child in element if child.tag in ("failure", "error") for line in _trouble(child.text or "")]
+    return Case(job, place, element.get("name", ""), float(element.get("time", "0")), outcome, tuple(trouble))
+
+
+def _trouble(text: str) -> list[str]:
+    """The lines of a failure that say what was wrong and where, without the code around it."""
+    lines = text.rstrip().splitlines()
+    found = [line for line in lines if line.startswith("E ")][:TROUBLE_LINES]
+    return [*found, *lines[-1:]]
 
 
 def judge(job: Job) -> str:

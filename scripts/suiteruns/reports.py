@@ -50,8 +50,8 @@ class Run:
         return None if one.job.report is None else sum(case.job == one.job.name for case in self.cases)
 
 
-def lines(run: Run) -> list[str]:
-    """The summary on the terminal."""
+def lines(run: Run, logs: Path) -> list[str]:
+    """The summary on the terminal; what failed comes last, because the end of a long output is what people see."""
     made = []
     if len(run.cases) > findings.SLOWEST or len(run.ended) > 1:
         made.append("== slowest tests, with their fixtures")
@@ -61,6 +61,20 @@ def lines(run: Run) -> list[str]:
     for one in run.ended:
         made.append(f"{one.job.name:<22} {one.seconds:6.0f} s  {one.cpu_s:6.0f} s of processor  {one.verdict}")
     made.append(f"{'all':<22} {run.seconds:6.0f} s  {run.cpu_s:6.0f} s of processor")
+    for one in run.ended:
+        if not one.passed:
+            made += _failures(run, one, logs)
+    return made
+
+
+def _failures(run: Run, one: Ended, logs: Path) -> list[str]:
+    """What failed in a job: its tests with their errors, or its last lines where no test says what it was."""
+    failed = [case for case in run.cases if case.job == one.job.name and case.outcome == "failed"]
+    made = [f"== {one.job.name}: {one.verdict}"]
+    for case in failed:
+        made += [f"FAILED {case.title}", *(f"    {line}" for line in case.trouble)]
+    if not failed and one.code is not None:
+        made += [f"    {line}" for line in _tail(one.job.log_in(logs))]
     return made
 
 

@@ -185,7 +185,35 @@ def test_a_run_is_reported_for_programs_and_for_people(tmp_path: Path) -> None:
     assert "assert 2 == 1" in page
     assert "| these | 3 |" in page
     assert "- the rest" in page
-    assert "not in this run: the rest" in reports.lines(made)
+    printed = reports.lines(made, logs)
+    assert "not in this run: the rest" in printed
+    assert printed[-4] == "== these: FAILED (1)"
+    assert printed[-3].startswith("FAILED ")
+    assert printed[-3].endswith("::test_two[2]")
+    assert printed[-2].split() == ["E", "assert", "2", "==", "1"]
+    assert printed[-1].endswith("AssertionError")
+
+
+def test_the_last_lines_of_a_job_without_tests_are_reported(tmp_path: Path) -> None:
+    words = "import sys; print('looked at'); sys.exit('line 7 is too long')"
+    waits = Job("waits", (sys.executable, "-c", ""), after=("lint",), suite="waits")
+    job = Job("lint", (sys.executable, "-c", words), suite="lint")
+    ended = Scheduler([job, waits], 2.0, tmp_path, findings.judge, lambda words: None).run()
+    printed = reports.lines(Run(PLAN, ended, [], [], 1.0, time.time()), tmp_path)
+    assert printed[-4] == "== lint: FAILED (1)"
+    assert sorted(printed[-3:-1]) == ["    line 7 is too long", "    looked at"]
+    assert printed[-1] == "== waits: FAILED (lint failed)"
+
+
+def test_suites_with_turns_are_looked_at_for_what_did_not_run() -> None:
+    tests = Path(__file__).resolve().parents[2]
+    with_turns = {
+        str(path.parent.relative_to(tests))
+        for path in tests.rglob("conftest.py")
+        if "daily.leave_out(" in path.read_text()
+    }
+    assert "e2e/pods" in with_turns
+    assert with_turns <= set(findings.CHOOSES_CASES)
 
 
 def test_names_and_groups() -> None:
