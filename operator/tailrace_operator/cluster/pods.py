@@ -138,8 +138,11 @@ while True:
 """A program that ends when a process of the pod is healthy."""
 
 
-def _startup_probe(port: int, limit_s: int) -> dict[str, Any]:
-    """Return a probe that waits for the start. One that asks again and again makes a Warning of each answer before."""
+def startup_probe(port: int, limit_s: int) -> dict[str, Any]:
+    """Return a probe that waits for the start. One that asks again and again makes a Warning of each answer before.
+
+    The chart has a copy for the operator's own pod.
+    """
     program = _AWAIT_HEALTH.replace("PORT", str(port))
     return {"exec": {"command": ["python", "-ISc", program]}, "timeoutSeconds": limit_s, "failureThreshold": 1}
 
@@ -152,7 +155,7 @@ def _probes(port: str, number: int, startup_s: int) -> dict[str, Any]:
         return {"httpGet": request, "periodSeconds": period_s, "failureThreshold": failures, "timeoutSeconds": 5}
 
     return {
-        "startupProbe": _startup_probe(number, startup_s),
+        "startupProbe": startup_probe(number, startup_s),
         "readinessProbe": probe("/readyz", 2, 3),
         "livenessProbe": probe("/healthz", 10, 6),
     }

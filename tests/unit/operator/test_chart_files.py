@@ -13,6 +13,7 @@ import yaml
 
 from tailrace.common.budgets import controller_budgets, smallest_controller_bytes
 from tailrace.common.errors import InvalidSpecError
+from tailrace_operator.cluster.pods import startup_probe
 from tailrace_operator.schema.pipeline_spec import PipelineSpec
 from tailrace_operator.schema.specs import ReaderGroupSpec, StreamClusterSpec, StreamSpec
 
@@ -53,6 +54,14 @@ def test_the_chart_is_of_this_version() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == project
     assert chart["version"].replace("-dev.", ".dev") == project
+
+
+def test_the_operators_start_is_awaited_as_that_of_other_pods() -> None:
+    text = (CHART / "templates/operator/deployment.yaml").read_text()
+    block = re.search(r"^          startupProbe:\n((?:            .*\n)+)", text, re.MULTILINE)
+    assert block is not None
+    assert yaml.safe_load(block.group(1)) == startup_probe(8080, 60)
+    assert "{name: health, containerPort: 8080, protocol: TCP}" in text
 
 
 def test_the_schema_of_values_is_one_and_takes_the_defaults() -> None:
