@@ -181,6 +181,26 @@ def test_several_tasks_read_a_long_segment(
         assert numbers(parts) == numbers(whole) == list(range(400))
 
 
+def test_several_tasks_read_a_long_segment_that_no_cut_was_recorded_of(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, scope: str, folder: Path
+) -> None:
+    """Divided where chunks of Tier 2 say that an event begins; the segment stores cannot say it."""
+    stream = f"{scope}/long"
+    client.streams.create_stream(stream, StreamConfig(ScalingPolicy.fixed(1)))
+    for part in range(4):
+        with client.writer(StreamName.parse(stream)) as writer:
+            for number in range(100 * part, 100 * part + 100):
+                writer.write_event(str(number).encode(), routing_key="key")
+        flush(server)
+    tail = client.streams.tail(stream)
+    most = str(sum(tail.positions.values()) * 6 // 10)
+    tier2 = {"tier2": str(folder / "tier2"), "direct": "always", "end": tail.to_text()}
+    assert reader(spark, server, stream, maxPartitionBytes=most).load().rdd.getNumPartitions() == 1
+    parts = reader(spark, server, stream, maxPartitionBytes=most, **tier2).load()
+    found = [[int(row["value"]) for row in part] for part in parts.select("value").rdd.glom().collect()]
+    assert found == [list(range(200)), list(range(200, 400))]
+
+
 def test_decoded_rows_have_the_times_of_their_events(
     spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str
 ) -> None:

@@ -152,6 +152,7 @@ PREFETCH_POSITIONS_MAX: Final = 10_000  # ends of reads that are remembered, one
 STORAGE_RETRY_MIN_S: Final = 0.5
 STORAGE_RETRY_MAX_S: Final = 10.0
 FLUSH_OBJECT_MAX_BYTES: Final = 8 * MIB
+EVENT_STARTS_INSIDE_MAX: Final = 64  # ranges of a segment, one for each large event that was merged into it
 FLUSH_PENDING_APPENDS_MAX: Final = 5_000  # a segment with this many small un-tiered appends is flushed at once
 FLUSH_TICK_S: Final = 0.5
 DELETE_BATCH_MAX: Final = 100
@@ -299,6 +300,7 @@ READER_GROUP_RECORD_MAX_BYTES: Final = EVENT_MAX_BYTES
 # -- direct reads of Tier 2 (docs/spark-direct.md) ----------------------------------------------------------------
 DIRECT_READ_BYTES: Final = 1 * MIB  # of one request: whole blocks of one chunk
 DIRECT_READ_AHEAD_BYTES: Final = 8 * MIB  # requested and not yet returned, of one segment
+DIRECT_DIVISION_LOOKS: Final = 8  # headers of chunks that are read to find one place where an event begins
 DIRECT_READS_MAX: Final = 16  # requests in flight, of one segment
 DIRECT_SNAPSHOT_ATTEMPTS: Final = 5  # to list and get a container's newest snapshot while newer ones replace it
 DIRECT_REREADS_MAX: Final = 5  # of a container's snapshot, without a byte read in between

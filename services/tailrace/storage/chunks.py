@@ -2,8 +2,8 @@
 
 An object is a run of sections, each a range of one segment::
 
-    header:  magic "TRCH" | u8 version | 3 zero bytes | 16-byte cluster id | i64 segment id | i64 start offset
-             | i64 length | u16 name length | name | u32 CRC32C of all before
+    header:  magic "TRCH" | u8 version | u8 flags | 2 zero bytes | 16-byte cluster id | i64 segment id
+             | i64 start offset | i64 length | u16 name length | name | u32 CRC32C of all before
     data:    blocks of 64 KiB (the last one shorter), each followed by u32 CRC32C
     footer:  magic "TRCF" | i64 length | u32 CRC32C of the footer and the header's CRC
 
@@ -17,6 +17,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.kernel import crc32c
 
@@ -26,22 +27,25 @@ BLOCK_BYTES: Final = 64 * 1024
 BLOCK_STRIDE: Final = BLOCK_BYTES + 4
 VERSION: Final = 1
 
-_HEADER: Final = struct.Struct(">4sB3x16sqqqH")
+_HEADER: Final = struct.Struct(">4sBB2x16sqqqH")
 _FOOTER: Final = struct.Struct(">4sq")
 _MAGIC: Final = b"TRCH"
 _FOOTER_MAGIC: Final = b"TRCF"
 FOOTER_BYTES: Final = _FOOTER.size + 4
+HEADER_MAX_BYTES: Final = _HEADER.size + limits.SEGMENT_NAME_MAX_BYTES + 4
+_BEGINS_EVENT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SectionHeader:
-    """The header of a section."""
+    """The header of a section. ``begins_event``: an event begins at the first byte, for certain."""
 
     cluster_id: bytes
     segment_id: int
     segment_name: str
     start_offset: int
     length: int
+    begins_event: bool = False
 
 
 def _seed(key: str, position: int) -> int:
@@ -51,8 +55,9 @@ def _seed(key: str, position: int) -> int:
 def encode_header(header: SectionHeader) -> bytes:
     """Encode a section's header with its CRC."""
     name = header.segment_name.encode()
+    flags = _BEGINS_EVENT if header.begins_event else 0
     data = _HEADER.pack(
-        _MAGIC, VERSION, header.cluster_id, header.segment_id, header.start_offset, header.length, len(name)
+        _MAGIC, VERSION, flags, header.cluster_id, header.segment_id, header.start_offset, header.length, len(name)
     )
     data += name
     return data + crc32c(data).to_bytes(4, "big")
@@ -67,7 +72,7 @@ def decode_header(data: Buffer, place: str) -> tuple[SectionHeader, int]:
     view = memoryview(data)
     if len(view) < _HEADER.size or bytes(view[:4]) != _MAGIC:
         raise CorruptionError(place, "no chunk header")
-    _, version, cluster_id, segment_id, start, length, name_length = _HEADER.unpack_from(view)
+    _, version, flags, cluster_id, segment_id, start, length, name_length = _HEADER.unpack_from(view)
     end = _HEADER.size + name_length
     if len(view) < end + 4 or int.from_bytes(view[end : end + 4], "big") != crc32c(view[:end]):
         raise CorruptionError(place, "chunk header CRC32C does not match")
@@ -79,7 +84,37 @@ def decode_header(data: Buffer, place: str) -> tuple[SectionHeader, int]:
         name = bytes(view[_HEADER.size : end]).decode()
     except UnicodeDecodeError as error:
         raise CorruptionError(place, "segment name is not UTF-8") from error
-    return SectionHeader(cluster_id, segment_id, name, start, length), end + 4
+    return SectionHeader(cluster_id, segment_id, name, start, length, bool(flags & _BEGINS_EVENT)), end + 4
+
+
+def header_before(data: Buffer) -> SectionHeader | None:
+    """Return the header that ends where `data` ends; None when there is none, or a damaged one.
+
+    `data` may begin within what is before it. The last place is taken at which a header may begin: one that begins
+    earlier and ends there, too, would have this one in its name.
+    """
+    view = memoryview(data)
+    raw = bytes(view)
+    at = raw.rfind(_MAGIC)
+    while at >= 0:
+        try:
+            header, length = decode_header(view[at:], "")
+            if at + length == len(view):
+                return header
+        except (CorruptionError, FormatVersionError):
+            pass  # these four bytes are in a name, or in data before the header
+        at = raw.rfind(_MAGIC, 0, at)
+    return None
+
+
+def begins_event(data: Buffer, cluster_id: bytes, length: int) -> bool:
+    """Return whether a section of that length, whose header ends where `data` ends, says that an event begins there."""
+    header = header_before(data)
+    return (
+        header is not None
+        and header.begins_event
+        and (header.cluster_id, header.length) == (cluster_id, length)
+    )
 
 
 def encode_section(key: str, position: int, header: SectionHeader, data: Buffer) -> tuple[list[Buffer], int, int]:

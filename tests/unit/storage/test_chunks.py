@@ -16,8 +16,10 @@ from tailrace.storage import chunks
 HEADER = chunks.SectionHeader(b"0123456789abcdef", 42, "scope/stream/0.#epoch.0", 1000, 0)
 
 
-def section(data: bytes, position: int = 0, key: str = "c0/k") -> tuple[bytes, int]:
-    header = chunks.SectionHeader(HEADER.cluster_id, 42, HEADER.segment_name, 1000, len(data))
+def section(
+    data: bytes, position: int = 0, key: str = "c0/k", *, begins_event: bool = False, name: str = HEADER.segment_name
+) -> tuple[bytes, int]:
+    header = chunks.SectionHeader(HEADER.cluster_id, 42, name, 1000, len(data), begins_event)
     buffers, data_position, end = chunks.encode_section(key, position, header, data)
     raw = b"".join(buffers)
     assert len(raw) == end - position
@@ -83,8 +85,34 @@ def test_header_and_footer_are_verified(data: st.DataObject) -> None:
 
 def test_the_vector_of_the_documentation() -> None:
     text = (Path(__file__).parents[3] / "docs/formats/chunks.md").read_text()
-    (vector,) = re.findall(r"Vector section:.*?```text\n(.*?)```", text, re.DOTALL)
-    assert bytes.fromhex(vector) == section(b"hello")[0]
+    vectors = re.findall(r"Vector section[^\n]*?:.*?```text\n(.*?)```", text, re.DOTALL)
+    assert [bytes.fromhex(vector) for vector in vectors] == [
+        section(b"hello")[0],
+        section(b"hello", begins_event=True)[0],
+    ]
+
+
+@given(st.binary(max_size=200), st.booleans(), st.sampled_from([HEADER.segment_name, "TRCH/TRCH/0.#epoch.0"]))
+def test_a_header_is_found_from_its_end(before: bytes, begins_event: bool, name: str) -> None:
+    raw, position = section(b"content", begins_event=begins_event, name=name)
+    earlier = section(before)[0]
+    header = chunks.header_before(earlier + raw[:position])
+    assert header is not None
+    assert (header.segment_name, header.length, header.begins_event) == (name, 7, begins_event)
+    assert chunks.begins_event(earlier + raw[:position], HEADER.cluster_id, 7) == begins_event
+    assert not chunks.begins_event(earlier + raw[:position], HEADER.cluster_id, 8)
+    assert not chunks.begins_event(earlier + raw[:position], bytes(16), 7)
+    for other in (earlier, raw[: position - 1], raw[: position + 1], b"", earlier + raw[1:position]):
+        assert chunks.header_before(other) is None
+
+
+@given(st.data())
+def test_a_damaged_header_says_nothing(data: st.DataObject) -> None:
+    raw, position = section(b"content", begins_event=True)
+    damaged = bytearray(raw[:position])
+    bit = data.draw(st.integers(0, 8 * position - 1))
+    damaged[bit // 8] ^= 1 << bit % 8
+    assert chunks.header_before(damaged) is None
 
 
 @pytest.mark.parametrize(

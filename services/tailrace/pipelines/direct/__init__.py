@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.pipelines.direct.divisions import divisions
 from tailrace.pipelines.direct.events import BlockingEvents, DirectEvents, EventBatch
 from tailrace.pipelines.direct.references import SegmentReferences, Split, load_references
 from tailrace.pipelines.direct.segment_range import SegmentRange, TierTwo
@@ -16,5 +17,6 @@ __all__ = [
     "Split",
     "StoreLocation",
     "TierTwo",
+    "divisions",
     "load_references",
 ]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader
 
 from tailrace.client import BlockingClient
+from tailrace.cluster.cluster_identity import ClusterIdentity
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import parse_segment_name
 from tailrace.common.real_ports import SystemClock
 from tailrace.common.stream_cut import StreamCut
+from tailrace.pipelines.direct.divisions import divisions
 from tailrace.pipelines.direct.same_cluster import checked_references
 from tailrace.pipelines.direct.segment_range import TierTwo
 from tailrace.pipelines.source.ingest_times import RecordedCuts
@@ -30,7 +33,7 @@ from tailrace.pipelines.source.rows import (
 from tailrace.pipelines.source.tagged import TaggedStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
     from tailrace.client.model import StreamName
     from tailrace.client.reader.batch import SegmentSlice
+    from tailrace.pipelines.direct.store_location import StoreLocation
     from tailrace.pipelines.source.options import SourceOptions
 
 
@@ -60,16 +64,8 @@ class TableReader(DataSourceReader):
             for stream in streams:
                 start, end = client.run(_bounds(navigator, stream, self._options))
                 found += ((stream, piece) for piece in client.slices(stream, start, end))
-            direct = client.run(_direct_parts(client.context, self._options, [piece for _, piece in found]))
             cuts = RecordedCuts(client.context)
-            wholes = [
-                Slice(stream, parse_segment_name(piece.segment).identifier, piece.start, piece.end)
-                for stream, piece in found
-            ]
-            parts = [
-                Part(piece, _within(direct.get(piece.stream.segment(piece.identifier)), piece))
-                for piece in client.run(_divided(cuts, wholes, self._options.max_partition_bytes))
-            ]
+            parts = client.run(_parts(client.context, self._options, cuts, found))
             if asks_for_times(self._options, self._schema):
                 parts = client.run(timed(cuts, parts, SystemClock().now_ms()))
         return partitions_of(self._options, parts)
@@ -79,6 +75,24 @@ class TableReader(DataSourceReader):
         if not isinstance(partition, SlicePartition):
             return iter(())
         return record_batches(self._options, self._schema, partition)
+
+
+async def _parts(
+    context: ClientContext,
+    options: SourceOptions,
+    cuts: RecordedCuts,
+    found: Sequence[tuple[StreamName, SegmentSlice]],
+) -> list[Part]:
+    """Divide slices into parts, each with what Tier 2 has of it. Raises as `_direct_parts`."""
+    wholes = [
+        Slice(stream, parse_segment_name(piece.segment).identifier, piece.start, piece.end) for stream, piece in found
+    ]
+    async with _tier2(options.tier2 if found else None) as tier2:
+        direct = await _direct_parts(context, options, tier2, [piece for _, piece in found])
+        pieces = await _divided(cuts, wholes, options.max_partition_bytes)
+        if tier2 is not None:
+            pieces = await _divided_in_tier2(tier2, direct, pieces, options.max_partition_bytes)
+    return [Part(piece, _within(direct.get(piece.stream.segment(piece.identifier)), piece)) for piece in pieces]
 
 
 async def _divided(cuts: RecordedCuts, wholes: Sequence[Slice], most: int) -> list[Slice]:
@@ -92,6 +106,20 @@ async def _divided(cuts: RecordedCuts, wholes: Sequence[Slice], most: int) -> li
     return found
 
 
+async def _divided_in_tier2(
+    tier2: TierTwo, direct: Mapping[str, DirectPart], pieces: Sequence[Slice], most: int
+) -> list[Slice]:
+    """Divide what is long still where chunks of Tier 2 say that events begin. Raises UnavailableError."""
+    found: list[Slice] = []
+    for piece in pieces:
+        part = direct.get(piece.stream.segment(piece.identifier))
+        begins: list[int] = []
+        if part is not None and piece.end - piece.start > most:
+            begins = await divisions(tier2, part.references, piece.start, piece.end, most)
+        found += divided(piece, begins, most)
+    return found
+
+
 def _within(direct: DirectPart | None, piece: Slice) -> DirectPart | None:
     """Return what Tier 2 has of a part of a slice; None: it does not have its beginning."""
     if direct is None or direct.references.length <= piece.start:
@@ -99,8 +127,22 @@ def _within(direct: DirectPart | None, piece: Slice) -> DirectPart | None:
     return direct._replace(references=direct.references.within(piece.start, piece.end))
 
 
+@asynccontextmanager
+async def _tier2(location: StoreLocation | None) -> AsyncIterator[TierTwo | None]:
+    """Open a Tier 2; None without one. Raises StartError, UnavailableError."""
+    if location is None:
+        yield None
+        return
+    store = location.open()
+    try:
+        identity = await location.identity(store)
+        yield TierTwo(store, uuid.UUID(identity.cluster_id), identity.containers)
+    finally:
+        await store.close()
+
+
 async def _direct_parts(
-    context: ClientContext, options: SourceOptions, pieces: Sequence[SegmentSlice]
+    context: ClientContext, options: SourceOptions, tier2: TierTwo | None, pieces: Sequence[SegmentSlice]
 ) -> dict[str, DirectPart]:
     """Return, by segment, what Tier 2 has of the slices. The segment stores have the rest.
 
@@ -108,16 +150,11 @@ async def _direct_parts(
         StartError: it is not the Tier 2 of this cluster. BadRequestError: it lacks bytes, and only it is to be read.
         UnavailableError, DataError: it does not answer, or is damaged.
     """
-    if options.tier2 is None or not pieces:
+    if options.tier2 is None or tier2 is None or not pieces:
         return {}
-    store = options.tier2.open()
-    try:
-        identity = await options.tier2.identity(store)
-        tier2 = TierTwo(store, uuid.UUID(identity.cluster_id), identity.containers)
-        place, names = f"Tier 2 {options.tier2.url}", [piece.segment for piece in pieces]
-        found = await checked_references(context.segments, tier2, place, names)
-    finally:
-        await store.close()
+    place, names = f"Tier 2 {options.tier2.url}", [piece.segment for piece in pieces]
+    found = await checked_references(context.segments, tier2, place, names)
+    identity = ClusterIdentity(str(tier2.cluster_id), tier2.containers)
     parts = {}
     for piece in pieces:
         references = found.get(piece.segment)

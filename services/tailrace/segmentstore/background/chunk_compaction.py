@@ -146,7 +146,7 @@ class ChunkCompaction:
         segment_id, name, start = segment.segment_id, segment.name, refs[0].segment_offset
         async with self._slots:
             try:
-                data = await self._read(refs)
+                data, begins_event = await self._read(refs)
             except CorruptionError as error:
                 if self._holds(segment, refs):
                     self._refuse(segment, error)
@@ -154,7 +154,8 @@ class ChunkCompaction:
             if not self._holds(segment, refs):
                 return  # truncated, merged or deleted meanwhile: nothing to swap
             self._credit -= len(data)  # even if the write fails: the object may exist
-            written = await self._tier2.write([Section(segment_id, name, start, data)])
+            section = Section(segment_id, name, start, data, begins_event=begins_event)
+            written = await self._tier2.write([section])
             self.written_bytes += len(data)
         await self._commit(ops.SwapChunks(segment_id, refs, [ref for _, ref in written]))
         self.replaced_refs += len(refs)
@@ -162,8 +163,8 @@ class ChunkCompaction:
     def _holds(self, segment: Segment, refs: Sequence[ChunkRef]) -> bool:
         return self._state.segments.get(segment.segment_id) is segment and segment.chunks.holds(refs)
 
-    async def _read(self, refs: Sequence[ChunkRef]) -> bytearray:
-        """Return the bytes of contiguous references, verified block by block.
+    async def _read(self, refs: Sequence[ChunkRef]) -> tuple[bytearray, bool]:
+        """Return the bytes of contiguous references, verified block by block, and whether an event begins at the first.
 
         Raises:
             CorruptionError: an object is damaged or missing. UnavailableError: Tier 2 does not answer.
@@ -171,24 +172,28 @@ class ChunkCompaction:
         start = refs[0].segment_offset
         content = bytearray(refs[-1].end - start)
         waiting = deque(refs)
+        begins_event = False
 
         async def lane() -> None:
+            nonlocal begins_event
             while waiting:
                 ref = waiting.popleft()
                 try:
-                    data = await self._tier2.read_exact(ref, ref.segment_offset, ref.length)
+                    data, begins = await self._tier2.read_section(ref)
                 except TailraceError:
                     waiting.clear()  # the other lanes may stop
                     raise
                 if len(data) != ref.length:
                     raise CorruptionError(f"object {ref.object_key}", f"{len(data)} bytes where {ref.length} should be")
                 content[ref.segment_offset - start : ref.end - start] = data
+                if ref is refs[0]:
+                    begins_event = begins
 
         lanes = (lane() for _ in range(limits.COMPACT_READS_MAX))
         for result in await asyncio.gather(*lanes, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
-        return content
+        return content, begins_event
 
     def _refuse(self, segment: Segment, error: CorruptionError) -> None:
         """Leave a damaged segment as stored: a reader of the damaged bytes gets the error."""

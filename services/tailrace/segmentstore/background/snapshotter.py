@@ -242,6 +242,7 @@ class TailRun:
     end: int
     items: PendingAppends = field(default_factory=PendingAppends)
     pieces: list[tuple[int, CacheView]] = field(default_factory=list)
+    begins_event: bool = False
 
     def pin(self, segment: Segment, cache: CacheManager) -> bool:
         """Pin the cached bytes; return False when the cache lacks some."""
@@ -271,7 +272,7 @@ class TailRun:
                     f"segment {self.name} at {item.offset}",
                     f"{item.length} cached bytes differ from those that were written",
                 )
-        return Section(self.segment_id, self.name, self.start, data)
+        return Section(self.segment_id, self.name, self.start, data, begins_event=self.begins_event)
 
 
 def capture(state: ContainerState, cache: CacheManager) -> list[TailRun] | None:
@@ -301,6 +302,8 @@ def _runs(segment: Segment) -> Iterator[TailRun]:
                 yield run
                 run = TailRun(segment.segment_id, segment.name, run.end, run.end)
             run.end = stop
+            if item.offset == run.start:
+                run.begins_event = segment.event_starts.is_start(run.start)
             if item.offset >= run.start and item.end <= end:
                 run.items.add(*item)
         yield run

@@ -186,7 +186,9 @@ class StorageWriter:
                 end = min(item.end, at + limits.FLUSH_OBJECT_MAX_BYTES)
                 data = memoryview(await self._ports.reader.read_range(segment, at, end, self._alive))
                 crc = crc32c(data, crc)
-                refs += await self._tier2.write([Section(segment.segment_id, segment.name, at, data)])
+                begins = at == item.offset and segment.event_starts.is_start(at)
+                section = Section(segment.segment_id, segment.name, at, data, begins_event=begins)
+                refs += await self._tier2.write([section])
             if start == item.offset and crc != item.crc:
                 raise _damage(segment, item)
         except BaseException as error:
@@ -208,7 +210,8 @@ class StorageWriter:
                 continue  # partly truncated: its first bytes are gone
             if crc32c(data[item.offset - start : item.end - start]) != item.crc:
                 raise _damage(segment, item)
-        return Section(segment.segment_id, segment.name, start, data)
+        begins = start == run.start and segment.event_starts.is_start(start)
+        return Section(segment.segment_id, segment.name, start, data, begins_event=begins)
 
     def _alive(self, segment: Segment) -> bool:
         return self._state.segments.get(segment.segment_id) is segment

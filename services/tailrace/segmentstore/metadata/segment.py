@@ -15,6 +15,7 @@ from tailrace.segmentstore.api import (
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.coverage import Coverage
 from tailrace.segmentstore.metadata.dirty_attributes import DirtyAttributes
+from tailrace.segmentstore.metadata.event_starts import EventStarts
 from tailrace.segmentstore.metadata.pending_appends import PendingAppends
 from tailrace.segmentstore.metadata.read_index import ReadIndex
 
@@ -49,6 +50,7 @@ class Segment:
         "core",
         "damage",
         "dirty",
+        "event_starts",
         "flush_deadline",
         "flushing",
         "held",
@@ -104,6 +106,7 @@ class Segment:
         self.inflight = 0
         self.chunks = Coverage()
         self.pending = PendingAppends(untiered)
+        self.event_starts = EventStarts(one_event=bool(kind & SegmentKind.TRANSIENT))
         self.flush_deadline = self.attributes_deadline = math.inf
         self.flushing = False
         self.read_index = ReadIndex()
@@ -201,6 +204,7 @@ class Segment:
         self.staged_sealed = self.sealed
         self.staged_gone = False
         self.latest = dict(self.committed)
+        self.event_starts.recover(self.length)
 
     async def changed(self) -> None:
         """Wait until `wake`; a cancelled reader removes its waiter."""

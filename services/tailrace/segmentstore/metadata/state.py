@@ -182,6 +182,7 @@ class ContainerState:
         for item in source.pending:
             target.pending.add(item.offset + shift, item.length, item.crc, item.frame_sequence)
         source.pending.clear()
+        target.event_starts.merge(source.event_starts, shift, source.length)
 
     def _delete(self, segment_id: int) -> None:
         segment = self.segments[segment_id]

@@ -45,15 +45,18 @@ def epoch_of_key(key: str) -> int:
 
 
 class Section:
-    """A range of one segment to write."""
+    """A range of one segment to write. ``begins_event``: an event begins at its first byte, for certain."""
 
-    __slots__ = ("data", "segment_id", "segment_name", "start_offset")
+    __slots__ = ("begins_event", "data", "segment_id", "segment_name", "start_offset")
 
-    def __init__(self, segment_id: int, segment_name: str, start_offset: int, data: Buffer) -> None:
+    def __init__(
+        self, segment_id: int, segment_name: str, start_offset: int, data: Buffer, *, begins_event: bool = False
+    ) -> None:
         self.segment_id = segment_id
         self.segment_name = segment_name
         self.start_offset = start_offset
         self.data = data
+        self.begins_event = begins_event
 
 
 class ChunkObjects:
@@ -113,7 +116,12 @@ class ChunkObjects:
         position = 0
         for section in sections:
             header = chunks.SectionHeader(
-                self._cluster_id, section.segment_id, section.segment_name, section.start_offset, len(section.data)
+                self._cluster_id,
+                section.segment_id,
+                section.segment_name,
+                section.start_offset,
+                len(section.data),
+                section.begins_event,
             )
             parts, data_position, position = chunks.encode_section(key, position, header, section.data)
             buffers.extend(parts)
@@ -166,6 +174,23 @@ class ChunkObjects:
             raise await self.missing(ref) from error
         data = b"".join(blocks)
         return data[offset - start : offset - start + length]
+
+    async def read_section(self, ref: ChunkRef) -> tuple[bytes, bool]:
+        """Return all bytes of a reference, and whether its section's header says that an event begins at the first.
+
+        Raises:
+            CorruptionError: the object is damaged. For a missing object, see `missing`.
+        """
+        before = min(ref.data_offset, chunks.HEADER_MAX_BYTES)
+        begin = ref.data_offset - before
+        try:
+            async with self._reads:
+                raw = await self._store.get_range(ref.object_key, begin, before + chunks.stored_length(ref.length))
+        except NotFoundError as error:
+            raise await self.missing(ref) from error
+        view = memoryview(raw)
+        blocks = chunks.decode_blocks(ref.object_key, ref.data_offset, view[before:])
+        return b"".join(blocks), chunks.begins_event(view[:before], self._cluster_id, ref.length)
 
     async def missing(self, ref: ChunkRef) -> CorruptionError:
         """Return the error for a reference whose object does not exist.
