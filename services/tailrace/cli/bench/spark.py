@@ -58,17 +58,24 @@ class Load:
     """What is measured: so many events of a stream, by Spark on so many cores; the best of some runs counts."""
 
     events: int
-    cores: int
     repeats: int
-    all_cores: frozenset[int]
-    """Those of the machine that this process may use."""
+    spark_cores: tuple[int, ...]
+    """The machine's cores that Spark uses."""
+    other_cores: tuple[int, ...]
+    """Those that the server and a writer use: the rest of what this process may use; all, when Spark has all."""
 
     @classmethod
     def of(cls, size_bytes: int, cores: int | None, repeats: int) -> Self:
         """Return the load of about so many bytes, in whole batches; on all cores, or on some of them."""
         batches = max(1, size_bytes // (EVENT_BYTES * BATCH_EVENTS))
-        all_cores = frozenset(os.sched_getaffinity(0))
-        return cls(batches * BATCH_EVENTS, min(cores or len(all_cores), len(all_cores)), repeats, all_cores)
+        every = tuple(sorted(os.sched_getaffinity(0)))
+        count = min(cores or len(every), len(every))
+        return cls(batches * BATCH_EVENTS, repeats, every[:count], every[count:] or every)
+
+    @property
+    def cores(self) -> int:
+        """How many cores Spark has."""
+        return len(self.spark_cores)
 
     @property
     def payload_bytes(self) -> int:
@@ -90,12 +97,13 @@ def measure_spark(folder: Path | None, options: Sequence[str], load: Load, repor
         runner = stack.enter_context(asyncio.Runner())
         opened = contextlib.AsyncExitStack()
         stack.callback(lambda: runner.run(opened.aclose()))
-        target = runner.run(opened.enter_async_context(bench_target(None, folder, options)))
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-bench-spark-", dir=folder))
-        report("a stream of events")
-        streams = runner.run(_filled(target, load))
+        with _on_cores(load.other_cores):
+            target = runner.run(opened.enter_async_context(bench_target(None, folder, options)))
+            report("a stream of events")
+            streams = runner.run(_filled(target, load))
         master = f"local[{load.cores}]"
-        stack.enter_context(_on_cores(load.cores))
+        stack.enter_context(_on_cores(load.spark_cores))
         with spark_session("bench", master, {**SETTINGS, "spark.local.dir": scratch}) as spark:
             return _Cases(spark, target, streams, load, Path(scratch), dict(_pairs(options))).rows(report)
 
@@ -120,10 +128,10 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _on_cores(count: int) -> Iterator[None]:
-    """Keep this process and what it starts, which is Spark, on so many cores; the server has all of them."""
+def _on_cores(wanted: Sequence[int]) -> Iterator[None]:
+    """Keep this process and what it starts on these cores."""
     cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(cores)[:count])
+    os.sched_setaffinity(0, wanted)
     try:
         yield
     finally:
@@ -244,7 +252,7 @@ class _Cases:
     def _writer_rows(self, read: Callable[[int], None]) -> list[Row]:
         """Return the latencies of a writer alone, and beside full reads of Tier 2 for at least as long."""
         found: dict[str, Latencies] = {}
-        with SteadyWriter.start(self._target.controller, self._beside, self._load.all_cores) as writer:
+        with SteadyWriter.start(self._target.controller, self._beside, self._load.other_cores) as writer:
             time.sleep(WRITER_WARM_UP_S)
             writer.latencies()
             time.sleep(WRITER_ALONE_S)
