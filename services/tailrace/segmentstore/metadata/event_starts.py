@@ -20,7 +20,7 @@ class EventStarts:
     def __init__(self, *, one_event: bool = False) -> None:
         self._one_event = one_event
         self._known_from = 0
-        self._inside: list[tuple[int, int]] = []  # ranges in which appends may begin within an event
+        self._inside: tuple[tuple[int, int], ...] = ()  # ranges in which appends may begin within an event
 
     def is_start(self, offset: int) -> bool:
         """Return whether an event begins for certain at ``offset``, where an append begins."""
@@ -41,10 +41,10 @@ class EventStarts:
     def recover(self, length_bytes: int) -> None:
         """Note that the segment was read from a log or a snapshot, which ends at ``length_bytes``."""
         self._known_from = length_bytes
-        self._inside.clear()
+        self._inside = ()
 
     def _add(self, begin: int, end: int) -> None:
-        self._inside.append((begin, end))
+        self._inside += ((begin, end),)
         if len(self._inside) > limits.EVENT_STARTS_INSIDE_MAX:
             self._known_from = end  # what is before it counts as unknown, most of which is in Tier 2 long since
-            self._inside.clear()
+            self._inside = ()
