@@ -72,6 +72,8 @@ class Suite:
     on_cluster: bool = False
     """Whether it runs on the cluster that E2E_KUBECONFIG names, else on the local one."""
     bounds: tuple[str, ...] = ()
+    full_bounds_cores: float = 0.0
+    """Cores of the files in ``bounds`` in the long form, where they load the system; 0: those of the others."""
     computes: bool = False
     """Whether it computes, with small files and servers in its own process at most: it fills what others leave."""
     limits: bool = True
@@ -116,6 +118,7 @@ SUITES = (
             *("test_failover.py", "test_upgrade.py", "test_uninstall.py", "test_namespace_deletion.py"),
             *("test_many_resources.py", "test_memory_bound.py", "test_retention_resources.py"),
         ),
+        full_bounds_cores=2.0,
         limits=False,
     ),
     Suite("spark", (MINIO,)),
@@ -215,6 +218,9 @@ def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], measures:
     options = [f"--ignore=tests/{suite.name}/{file}" for file in sorted(without)]
     if workers > 1:
         options += ["-n", str(workers), "--dist", suite.share]
+    cores = suite.cores * workers
+    if measures and plan.is_full and suite.full_bounds_cores:
+        cores = suite.full_bounds_cores
     environment = {}
     if plan.extras:
         environment = {"TAILRACE_TEST_DAY": plan.day.isoformat()}
@@ -226,7 +232,7 @@ def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], measures:
         plan,
         options,
         environment,
-        cores=suite.cores * workers,
+        cores=cores,
         later_than=(*suite.later_than, *((suite.name, API) if measures else ())),
         measures=measures,
     )

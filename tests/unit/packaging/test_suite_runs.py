@@ -309,6 +309,14 @@ def test_everything_gives_way_to_what_measures_how_long_clients_wait() -> None:
     assert {job.nice for job in others if job.computes and job.report is None} == {catalogue.NICEST}
 
 
+def test_in_the_long_form_the_cluster_under_load_has_the_machine_nearly_for_itself() -> None:
+    name = "e2e/kubernetes/bounds"
+    short, full = ({job.name: job for job in catalogue.jobs(["e2e/kubernetes"], plan)} for plan in (PLAN, _full()))
+    assert short[name].cores < full[name].cores
+    assert full[name].cores == 2.0
+    assert full["e2e/kubernetes"].cores == short["e2e/kubernetes"].cores
+
+
 def test_what_computes_takes_one_core_beside_what_measures() -> None:
     everything = catalogue.jobs(catalogue.chosen(["everything"]), PLAN)
     assert {job.name for job in everything if job.measures}
