@@ -18,7 +18,8 @@ from suiteruns.scheduler import Job
 COLLECT_LIMIT_S = 300
 SLOWEST = 30
 TESTS = REPOSITORY / "tests"
-TROUBLE_LINES = 12
+TROUBLE_LINES, TROUBLE_CHARACTERS = 12, 400
+"""How much of an error is reported, and of a line of it."""
 CHOOSES_CASES = ("cli", "compat/python", "crash", "e2e/kubernetes", "e2e/pods", "spark")
 """Suites whose long form has more cases, by files that are left out or by parameters."""
 _READS_PROFILE = re.compile(r"\btest_profile\b|TAILRACE_TEST_PROFILE|\bharness\.FULL\b")
@@ -40,7 +41,7 @@ class Case:
     outcome: str
     """``passed``, ``failed`` or ``skipped``."""
     trouble: tuple[str, ...] = ()
-    """What pytest printed as the error of a test that failed: its last lines, with the place."""
+    """What pytest printed as the error of a test that failed, and where it was."""
 
     @property
     def title(self) -> str:
@@ -71,7 +72,7 @@ def _trouble(text: str) -> list[str]:
     """The lines of a failure that say what was wrong and where, without the code around it."""
     lines = text.rstrip().splitlines()
     found = [line for line in lines if line.startswith("E ")][:TROUBLE_LINES]
-    return [*found, *lines[-1:]]
+    return [line[:TROUBLE_CHARACTERS] for line in (*found, *lines[-1:])]
 
 
 def judge(job: Job) -> str:

@@ -18,6 +18,8 @@ from suiteruns.scheduler import Ended
 
 FIGURES = REPOSITORY / "build/e2e/figures.json"
 TAIL_LINES = 40
+FAILURES_SHOWN = 10
+"""Tests of one job that are reported with their errors on the terminal."""
 GIT_LIMIT_S = 20
 
 
@@ -71,8 +73,10 @@ def _failures(run: Run, one: Ended, logs: Path) -> list[str]:
     """What failed in a job: its tests with their errors, or its last lines where no test says what it was."""
     failed = [case for case in run.cases if case.job == one.job.name and case.outcome == "failed"]
     made = [f"== {one.job.name}: {one.verdict}"]
-    for case in failed:
+    for case in failed[:FAILURES_SHOWN]:
         made += [f"FAILED {case.title}", *(f"    {line}" for line in case.trouble)]
+    if len(failed) > FAILURES_SHOWN:
+        made.append(f"and {len(failed) - FAILURES_SHOWN} more: see {one.job.log_in(logs)}")
     if not failed and one.code is not None:
         made += [f"    {line}" for line in _tail(one.job.log_in(logs))]
     return made

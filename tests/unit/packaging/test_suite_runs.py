@@ -194,6 +194,17 @@ def test_a_run_is_reported_for_programs_and_for_people(tmp_path: Path) -> None:
     assert printed[-1].endswith("AssertionError")
 
 
+def test_the_end_of_a_run_in_which_much_fails_stays_short(tmp_path: Path) -> None:
+    job = by_pytest(tmp_path, "pass")
+    trouble = findings._trouble("E   " + "x" * 10_000 + "\nE   more" * 50 + "\ntest_these.py:3: AssertionError")
+    assert len(trouble) == findings.TROUBLE_LINES + 1
+    assert max(map(len, trouble)) == findings.TROUBLE_CHARACTERS
+    cases = [findings.Case("these", "file", f"test_{n}", 0.0, "failed", tuple(trouble)) for n in range(25)]
+    printed = reports.lines(Run(PLAN, [Ended(job, 1)], cases, [], 1.0, time.time()), tmp_path)
+    assert sum(line.startswith("FAILED ") for line in printed) == reports.FAILURES_SHOWN
+    assert printed[-1] == f"and 15 more: see {job.log_in(tmp_path)}"
+
+
 def test_the_last_lines_of_a_job_without_tests_are_reported(tmp_path: Path) -> None:
     words = "import sys; print('looked at'); sys.exit('line 7 is too long')"
     waits = Job("waits", (sys.executable, "-c", ""), after=("lint",), suite="waits")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 
@@ -10,6 +11,7 @@ import pytest
 from tailrace.common import limits
 from tailrace.kernel import pack_events
 from tailrace.pipelines.direct import DirectEvents, SegmentReferences, divisions
+from tailrace.pipelines.direct.divisions import begins_event
 from tailrace.segmentstore.api import SegmentKind
 from tailrace.segmentstore.container.container import Container
 
@@ -138,7 +140,27 @@ async def test_a_segment_that_one_owner_wrote_is_divided_evenly(owned: Owned) ->
     assert max(within) < begins[9]
 
 
-async def test_chunks_of_earlier_versions_and_within_an_event_are_no_places_to_divide(
+async def test_what_compaction_joins_begins_an_event_where_its_first_chunk_did(
+    owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "COMPACT_TICK_S", 0.01)
+    container = await owned.open()
+    await container.create_segment(A)
+    written = Written(container, 3)
+    for _ in range(100):
+        await written.plain()
+        await container.background.writer.flush_all(container.core.log.next_sequence - 1)
+    async with asyncio.timeout(60):
+        while container.background.compaction.replaced_refs < 3 * limits.COMPACT_RUN_MIN:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await owned.snapshot()
+    found = await owned.references(A)
+    assert len(found.chunks) < 100
+    assert [ref for ref in found.chunks if not await begins_event(owned.tier2, ref)] == []
+    assert {ref.segment_offset for ref in found.chunks} <= written.starts
+
+
+async def test_chunks_within_an_event_are_no_places_to_divide(
     owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     container = await owned.open()

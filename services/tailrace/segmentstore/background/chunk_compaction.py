@@ -179,15 +179,16 @@ class ChunkCompaction:
             while waiting:
                 ref = waiting.popleft()
                 try:
-                    data, begins = await self._tier2.read_section(ref)
+                    if ref is refs[0]:
+                        data, begins_event = await self._tier2.read_section(ref)
+                    else:
+                        data = await self._tier2.read_exact(ref, ref.segment_offset, ref.length)
                 except TailraceError:
                     waiting.clear()  # the other lanes may stop
                     raise
                 if len(data) != ref.length:
                     raise CorruptionError(f"object {ref.object_key}", f"{len(data)} bytes where {ref.length} should be")
                 content[ref.segment_offset - start : ref.end - start] = data
-                if ref is refs[0]:
-                    begins_event = begins
 
         lanes = (lane() for _ in range(limits.COMPACT_READS_MAX))
         for result in await asyncio.gather(*lanes, return_exceptions=True):
