@@ -160,6 +160,24 @@ async def test_what_compaction_joins_begins_an_event_where_its_first_chunk_did(
     assert {ref.segment_offset for ref in found.chunks} <= written.starts
 
 
+async def test_what_a_new_owner_finds_in_the_log_is_in_doubt(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint behind the merge, so that the new owner does not see which appends came by it."""
+    container = await owned.open()
+    await container.create_segment(A)
+    written = Written(container, 4)
+    monkeypatch.setattr(written, "maybe_flush", lambda: asyncio.sleep(0))
+    await written.plain()
+    await written.large()
+    await container.background.checkpointer.run_if_due(force=True)
+    written.container = await owned.open()
+    segment = written.container.state.by_name[A]
+    length = segment.length
+    assert {item.offset for item in segment.pending} - written.starts
+    assert not any(segment.event_starts.is_start(item.offset) for item in segment.pending)
+    await written.plain()
+    assert segment.event_starts.is_start(length)
+
+
 async def test_chunks_within_an_event_are_no_places_to_divide(
     owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
