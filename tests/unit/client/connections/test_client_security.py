@@ -15,6 +15,7 @@ import grpc.aio
 import pytest
 
 from harness.localtransport import LocalTransport
+from harness.pauses import PausesPastAnyDeadline
 from tailrace.client import (
     BlockingClient,
     Client,
@@ -236,13 +237,15 @@ async def test_a_token_that_stays_expired_or_is_refused_is_an_error(store: Any, 
     controller.begin((0, 0.0, 1.0))
     controller.answers["getDelegationToken"] = lambda _: pb.DelegationToken(delegationToken="t")
     context = ClientContext(LocalTransport(controller.handle), authorization="Basic x")
-    context.segments._deadline_s = 0.2
+    context.segments._entropy = PausesPastAnyDeadline(after=2)
     try:
         store.answer(c.GetStreamSegmentInfo, lambda i: c.AuthTokenCheckFailed(i, "", 0))
         with pytest.raises(PermissionDeniedError):
             await context.segments.segment_info(SEGMENT)
         store.answer(c.GetStreamSegmentInfo, lambda i: c.AuthTokenCheckFailed(i, "", 1), times=1000)
+        store.seen.clear()
         with pytest.raises(TokenExpiredError):
             await context.segments.segment_info(SEGMENT)
+        assert sum(isinstance(command, c.GetStreamSegmentInfo) for command in store.seen) == 3
     finally:
         await context.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.pauses import PausesPastAnyDeadline
 from tailrace.client.connections.pool import ConnectionPool, connect
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.types import NO_ATTRIBUTE, Endpoint, TableEntry
@@ -131,8 +132,8 @@ async def test_a_wrong_host_is_forgotten_and_asked_for_again(
 async def test_what_a_store_says_about_damage_is_in_the_error(store: Any, client: SegmentClient) -> None:
     store.create(NAME)
     said = "corruption in object c0/5: CRC32C\x1b[1m does not match\nat some.Place(Line:1)"
-    store.answer(c.GetStreamSegmentInfo, lambda request: c.WrongHost(request, NAME, "", said), times=10_000)
-    client._deadline_s = 0.3
+    store.answer(c.GetStreamSegmentInfo, lambda request: c.WrongHost(request, NAME, "", said))
+    client._entropy = PausesPastAnyDeadline()
     message = rf"^segment {NAME} is not served by .*: corruption in object c0/5: CRC32C\[1m does not match$"
     with pytest.raises(UnavailableError, match=message.replace("#", "[#]")):
         await client.segment_info(NAME)

@@ -88,9 +88,10 @@ async def test_a_reader_goes_on_after_an_outage_that_outlasted_its_retries(
 ) -> None:
     fill(store, 0, b"a", b"b")
     reader = await readers("r")
-    context.segments._deadline_s = 0.1
+    usual_s, context.segments._deadline_s = context.segments._deadline_s, 0.1
     store.cut(c.ReadSegment, times=10_000)
     await fails(reader, UnavailableError)
+    context.segments._deadline_s = usual_s
     store.rules.clear()
     events: list[bytes] = []
     for _ in range(2):  # what was begun during the outage may still fail
@@ -261,7 +262,6 @@ async def test_a_close_that_was_cancelled_can_be_repeated(
 async def test_a_checkpoint_that_could_not_be_answered_is_answered_by_the_next_read(
     store: Any, context: ClientContext, group: ReaderGroup, readers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CLIENT_REQUEST_DEADLINE_S", 0.1)
     reader = await readers("r")
     checkpoint = asyncio.create_task(group.checkpoint("cp", deadline_s=DEADLINE_S))
     async with asyncio.timeout(DEADLINE_S):
@@ -270,8 +270,10 @@ async def test_a_checkpoint_that_could_not_be_answered_is_answered_by_the_next_r
     assert item.checkpoint == "cp"
     store.cut(c.ConditionalAppend, times=10_000)
     store.cut(c.SetupAppend, times=10_000)
-    with pytest.raises(UnavailableError):
-        await reader.read_event(10)
+    with monkeypatch.context() as shortly:
+        shortly.setattr(limits, "CLIENT_REQUEST_DEADLINE_S", 0.1)
+        with pytest.raises(UnavailableError):
+            await reader.read_event(10)
     store.rules.clear()
     seen = []
     while not checkpoint.done():
@@ -306,11 +308,12 @@ async def test_a_reload_that_fails_leaves_the_state_as_it_was(
     await synchronizer.update(lambda _: [r.CreateCheckpoint("x_SILENT_")])
     assert await synchronizer.compact()
     assert store.segments[GROUP_SEGMENT].start > 0
-    context.segments._deadline_s = 0.05
+    usual_s, context.segments._deadline_s = context.segments._deadline_s, 0.05
     store.cut(c.GetSegmentAttribute, times=10_000)
     with pytest.raises(UnavailableError):
         await lagging.fetch()
     assert lagging.has_state
+    context.segments._deadline_s = usual_s
     store.rules.clear()
     await lagging.fetch()
     assert lagging.state.checkpoints == ["y_SILENT_", "x_SILENT_"]
