@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
 CONTAINERS = 4
 COMPACTED = "audit/compacted/0.#epoch.0"
-SMALL_CHUNKS = 40
+SMALL_CHUNKS = 2 * limits.COMPACT_RUN_MIN - 2  # however many are joined first, fewer than COMPACT_RUN_MIN remain
 SMALL_CHUNK_BYTES = 5000  # COMPACT_RUN_MIN of them are more than a block
 COMMAND_DEADLINE_S = 300.0
 COMPACTION_LOOKS_MAX = 1200
