@@ -456,7 +456,7 @@ async def test_a_truncation_of_several_segments_is_reported_once(
 
 
 async def test_a_report_that_was_interrupted_is_made_by_the_next_call(
-    store: Any, controller: Any, group: ReaderGroup, readers: Any
+    store: Any, controller: Any, group: ReaderGroup, readers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store, 0, b"a", b"b", b"c")
     store.segments[STREAM.segment(0)].start = 18
@@ -466,12 +466,11 @@ async def test_a_report_that_was_interrupted_is_made_by_the_next_call(
         raise UnavailableError("the controller is away")
 
     controller.answers["getSegmentsBetween"] = away
-    client = reader._context.controller
-    usual_s, client._deadline_s = client._deadline_s, 0.05
-    for _ in range(2):
-        with pytest.raises(UnavailableError):
-            await fails(reader)
-    client._deadline_s = usual_s
+    with monkeypatch.context() as shortly:
+        shortly.setattr(reader._context.controller, "_deadline_s", 0.05)
+        for _ in range(2):
+            with pytest.raises(UnavailableError):
+                await fails(reader)
     del controller.answers["getSegmentsBetween"]
     with pytest.raises(StreamTruncatedError, match="18 bytes in all"):
         await fails(reader)

@@ -84,14 +84,14 @@ async def fails(reader: EventReader, kind: type[Exception]) -> None:
 
 
 async def test_a_reader_goes_on_after_an_outage_that_outlasted_its_retries(
-    store: Any, context: ClientContext, group: ReaderGroup, readers: Any
+    store: Any, context: ClientContext, group: ReaderGroup, readers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store, 0, b"a", b"b")
     reader = await readers("r")
-    usual_s, context.segments._deadline_s = context.segments._deadline_s, 0.1
     store.cut(c.ReadSegment, times=10_000)
-    await fails(reader, UnavailableError)
-    context.segments._deadline_s = usual_s
+    with monkeypatch.context() as shortly:
+        shortly.setattr(context.segments, "_deadline_s", 0.1)
+        await fails(reader, UnavailableError)
     store.rules.clear()
     events: list[bytes] = []
     for _ in range(2):  # what was begun during the outage may still fail
@@ -297,7 +297,7 @@ async def test_an_answer_covers_segments_that_the_reader_does_not_know_yet(
 
 
 async def test_a_reload_that_fails_leaves_the_state_as_it_was(
-    store: Any, context: ClientContext, group: ReaderGroup
+    store: Any, context: ClientContext, group: ReaderGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lagging = await GroupSynchronizer.open(context, "s", "g")
     await lagging.fetch()
@@ -308,12 +308,12 @@ async def test_a_reload_that_fails_leaves_the_state_as_it_was(
     await synchronizer.update(lambda _: [r.CreateCheckpoint("x_SILENT_")])
     assert await synchronizer.compact()
     assert store.segments[GROUP_SEGMENT].start > 0
-    usual_s, context.segments._deadline_s = context.segments._deadline_s, 0.05
     store.cut(c.GetSegmentAttribute, times=10_000)
-    with pytest.raises(UnavailableError):
-        await lagging.fetch()
+    with monkeypatch.context() as shortly:
+        shortly.setattr(context.segments, "_deadline_s", 0.05)
+        with pytest.raises(UnavailableError):
+            await lagging.fetch()
     assert lagging.has_state
-    context.segments._deadline_s = usual_s
     store.rules.clear()
     await lagging.fetch()
     assert lagging.state.checkpoints == ["y_SILENT_", "x_SILENT_"]
