@@ -35,18 +35,17 @@ SETTINGS = {
 
 
 DAILY = (
-    ("spark/test_spark_bench.py",),
+    ("spark/test_spark_bench.py", "spark/test_spark_memory.py"),
     ("spark/test_spark_audit.py",),
-    ("spark/test_spark_jobs.py",),
+    ("spark/test_spark_jobs.py", "spark/test_spark_speculation.py"),
     ("spark/test_spark_examples.py", "spark/test_spark_application.py"),
-    ("spark/test_spark_memory.py",),
-    ("spark/test_spark_speculation.py",),
     ("spark/test_spark_kills.py",),
     ("spark/test_spark_replay.py", "spark/test_spark_sink_changes.py"),
     ("spark/test_spark_backfill.py", "spark/test_direct_reads.py"),
 )
-"""Tests with a JVM of their own, or much data: CI runs some of these groups each day, all other runs all of them."""
-DAILY_COUNT = 2
+"""Tests with a JVM of their own, or much data: CI runs one of these groups each day, so all of them in a week; all
+other runs run all of them."""
+DAILY_COUNT = 1
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
