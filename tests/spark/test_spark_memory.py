@@ -86,6 +86,20 @@ CASES = {
     "Arrow of 8 MiB": decoded("arrow", 24, LARGE_BYTES, limits.EVENT_MAX_BYTES),
 }
 LOOK_INTERVAL_S = 0.05
+OF_THIS_MODULE = "TAILRACE_TEST_WORKERS_OF"
+"""A variable of the workers that this module's session starts. Others keep what other tests have imported in them."""
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> SparkSession:
+    """A session with Python workers of its own: Spark shares them only where the environment is the same."""
+    from tailrace.pipelines import register  # here: it imports PySpark, which looks for Java
+
+    new = spark.newSession()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(new.sparkContext.environment, OF_THIS_MODULE, __name__)
+        register(new)
+    return new
 
 
 @pytest.fixture(scope="module")
@@ -152,11 +166,12 @@ class _Workers:
 
 
 def _workers() -> list[int]:
-    """The Python processes of Spark below this one."""
+    """The Python processes below this one that Spark started for this module."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if any("pyspark.daemon" in word for word in process.cmdline()):
+            is_worker = any("pyspark.daemon" in word for word in process.cmdline())
+            if is_worker and process.environ().get(OF_THIS_MODULE) == __name__:
                 found.append(process.pid)
     return found
 
@@ -171,14 +186,14 @@ def _peak_bytes(pid: int) -> int:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("way", ["direct", "store"])
 def test_a_worker_needs_little_more_than_a_batch(
-    spark: SparkSession, streams: tuple[str, dict[str, str]], folder: Path, name: str, way: str
+    session: SparkSession, streams: tuple[str, dict[str, str]], folder: Path, name: str, way: str
 ) -> None:
     controller, names = streams
     case = CASES[name]
     given = {"controller": controller, "stream": names[name], **case.options}
     if way == "direct":
         given |= {"tier2": str(folder / "tier2"), "direct": "always"}
-    reader = spark.read.format("tailrace").options(**given)
+    reader = session.read.format("tailrace").options(**given)
     if case.options:
         reader = reader.schema("text string")
     frame: DataFrame = reader.load()
