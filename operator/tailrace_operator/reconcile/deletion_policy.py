@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace_operator.connections.controllers import ClusterState
+from tailrace_operator.kube.manifests import Notice
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from tailrace_operator.kube.objects import Objects
 
 FORCE_DELETE: Final = "tailrace.io/force-delete"
-"""Annotation: release the resource at once and keep its stream or reader group."""
+"""Annotation: release the resource at once. Nothing is deleted, unless the deletion began before."""
+DELETION_WAITS: Final = "DeletionWaits"
+"""Reason of conditions after an attempt to delete failed."""
 
 
 async def retention_reason(
@@ -48,3 +51,22 @@ async def _namespace_is_terminating(objects: Objects, namespace: str) -> bool:
         return await objects.namespace_is_terminating(namespace)
     except ForbiddenError:
         return False
+
+
+def release_notice(manifest: Manifest, kind: str, what: str, why: str) -> Notice:
+    """Return the Event of a resource that is released: what was to be deleted is kept, or may be deleted later.
+
+    After an attempt that failed, the controllers may have recorded the deletion, and then go on with it by themselves.
+    """
+    if _was_tried(manifest):
+        message = (
+            f"{what} may still be deleted: the operator waits for it no longer ({why}), but its deletion may have "
+            "begun; then the controllers complete it."
+        )
+        return Notice(f"{kind}DeletionUnfinished", message)
+    return Notice(f"{kind}Retained", f"{what} is kept: {why}.")
+
+
+def _was_tried(manifest: Manifest) -> bool:
+    conditions = (manifest.get("status") or {}).get("conditions") or ()
+    return any(condition.get("reason") == DELETION_WAITS for condition in conditions)

@@ -15,7 +15,8 @@ from tailrace.common.errors import (
     TailraceError,
     UnavailableError,
 )
-from tailrace_operator.kube.manifests import FINALIZER, Notice, has_finalizer, is_deleted, timestamp
+from tailrace_operator.kube.manifests import FINALIZER, has_finalizer, is_deleted, timestamp
+from tailrace_operator.reconcile.deletion_policy import release_notice
 from tailrace_operator.reconcile.status_writer import create_event
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class ReleasePass:
 class FinalizerRelease:
     """Removes the finalizer from all resources of these kinds in a namespace, or (None) in all but those `excluded`.
 
-    ``reason`` is written in an Event for each resource that was being deleted, because its stream or group is kept.
+    ``reason`` is written in an Event for each resource that was being deleted, whether its stream or group is kept.
     Without a reason no Events are created.
     """
 
@@ -186,5 +187,5 @@ class FinalizerRelease:
     async def _create_event(self, kind: Kind, manifest: Manifest) -> None:
         if self._reason is None:
             return
-        notice = Notice(f"{kind.kind}Retained", f"Its stream or reader group is kept: {self._reason}.")
+        notice = release_notice(manifest, kind.kind, "Its stream or reader group", self._reason)
         await create_event(self._objects, kind, manifest, notice, timestamp(self._clock))

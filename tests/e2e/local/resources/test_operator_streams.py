@@ -336,6 +336,22 @@ async def test_nothing_holds_a_resource_whose_stream_cannot_be_deleted(orders: O
     assert (await orders.found()).state == "active"
 
 
+async def test_a_deletion_that_may_have_begun_is_not_said_to_keep_the_data(orders: Orders) -> None:
+    orders.make(deletionPolicy="Delete")
+    await orders.look()
+    objects = orders.hand.objects
+    unreachable = Controllers(objects, uri=lambda _: "tcp://127.0.0.1:1")
+    orders.hand.reconcilers = {STREAMS.plural: StreamReconciler(objects, unreachable, SystemClock())}
+    objects.remove(STREAMS, "orders")
+    await orders.look()
+    assert orders.condition() == ("False", "DeletionWaits")
+    objects.annotate(STREAMS, "orders", FORCE_DELETE)
+    await orders.look()
+    await unreachable.close()
+    assert orders.is_gone()
+    assert orders.reasons[-1] == "StreamDeletionUnfinished"
+
+
 async def test_deletion_waits_for_a_controller_that_is_down_and_says_so(orders: Orders) -> None:
     orders.make(deletionPolicy="Delete")
     await orders.look()

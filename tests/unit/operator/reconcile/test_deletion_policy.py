@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from harness.localobjects import NAMESPACE, LocalObjects
-from tailrace.cluster.kubernetes import ForbiddenError
+from tailrace.cluster.kubernetes import ForbiddenError, Kind
 from tailrace.common.errors import UnavailableError
 from tailrace_operator.connections.controllers import ClusterName, Controllers
-from tailrace_operator.kube.objects import STREAM_CLUSTERS, STREAMS
-from tailrace_operator.reconcile.deletion_policy import retention_reason
+from tailrace_operator.kube.objects import READER_GROUPS, STREAM_CLUSTERS, STREAMS
+from tailrace_operator.reconcile.deletion_policy import release_notice, retention_reason
 
 
 class Refusing(LocalObjects):
@@ -51,3 +51,15 @@ async def test_a_namespace_that_goes_keeps_its_data() -> None:
     objects.terminating.add(NAMESPACE)
     assert await asked(objects) == f"namespace {NAMESPACE} is being deleted"
     assert await asked(LocalObjects()) is None
+
+
+@pytest.mark.parametrize("kind", [STREAMS, READER_GROUPS])
+def test_after_an_attempt_to_delete_nothing_is_said_to_be_kept(kind: Kind) -> None:
+    """The controllers may have recorded the deletion before a call of the operator failed, and then go on with it."""
+    untouched = LocalObjects().make(kind, "orders", {})
+    notice = release_notice(untouched, kind.kind, "It", "of a reason")
+    assert (notice.reason, notice.message) == (f"{kind.kind}Retained", "It is kept: of a reason.")
+    tried = {**untouched, "status": {"conditions": [{"type": "Ready", "reason": "DeletionWaits"}]}}
+    notice = release_notice(tried, kind.kind, "It", "of a reason")
+    assert notice.reason == f"{kind.kind}DeletionUnfinished"
+    assert "may still be deleted" in notice.message
