@@ -21,9 +21,13 @@ _DONE_FOR_NOW: Final = ("Complete", "Scheduled")
 
 
 def refused(reason: str, message: str, retry_after_s: float | None = None) -> Outcome:
-    """Return the outcome for a specification that is not carried out; what runs goes on."""
+    """Return the outcome for a specification that is not carried out; what runs goes on.
+
+    With `retry_after_s` it waits for something, so its generation is not observed yet.
+    """
     accepted = Condition(ACCEPTED, Status.FALSE, reason, message)
-    return Outcome((accepted, ready([accepted], "", "")), retry_after_s=retry_after_s)
+    waits = retry_after_s is not None
+    return Outcome((accepted, ready([accepted], "", "")), retry_after_s=retry_after_s, carried_out=not waits)
 
 
 def outcome(

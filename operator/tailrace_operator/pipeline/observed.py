@@ -73,7 +73,7 @@ def observe(kind: Kind, workload: Manifest | None, jobs: Iterable[Manifest], pod
     drivers = sorted((pod for pod in listed if _role(pod) == names.DRIVER), key=_created)
     executors = [pod for pod in listed if _role(pod) == names.EXECUTOR]
     job = workload if kind is JOBS else _newest(jobs) if kind is CRON_JOBS else None
-    ended = _end_of_job(job)
+    ended = end_of_job(job)
     alive = [pod for pod in drivers if not has_ended(pod) and not _is_going(pod)]
     restarts = _number(_status(job), "failed") if job is not None else sum(map(_restarts, alive[-1:]))
     return Observed(
@@ -89,6 +89,14 @@ def observe(kind: Kind, workload: Manifest | None, jobs: Iterable[Manifest], pod
 def has_ended(pod: Manifest) -> bool:
     """Return whether no container of a pod runs any more."""
     return _phase(pod) in _ENDED
+
+
+def end_of_job(job: Manifest | None) -> Mapping[str, Any] | None:
+    """Return the condition that a Job has ended; None: it has not."""
+    for condition in _status(job).get("conditions") or []:
+        if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
+            return dict(condition)
+    return None
 
 
 def _last_error(drivers: list[Manifest]) -> str:
@@ -119,14 +127,6 @@ def _numbers(said: str) -> Mapping[str, int]:
     except ValueError:
         return {}
     return {name: value for name, value in found.items() if type(value) is int} if isinstance(found, dict) else {}
-
-
-def _end_of_job(job: Manifest | None) -> Mapping[str, Any] | None:
-    """Return the condition that a Job has ended."""
-    for condition in _status(job).get("conditions") or []:
-        if condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True":
-            return dict(condition)
-    return None
 
 
 def _error(pod: Manifest) -> str:

@@ -10,13 +10,18 @@ from tailrace_operator.pipeline import names
 from tailrace_operator.schema.pipeline_spec import ObjectStoreSpec
 
 if TYPE_CHECKING:
+    from tailrace.cluster.kubernetes import Manifest
     from tailrace_operator.schema.pipeline_spec import PipelineSpec
     from tailrace_operator.schema.specs import Tier2Spec
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The input of `children`. ``image``: when the specification names none. ``run``: a new value begins a new run."""
+    """The input of `children`. ``image``: when the specification names none. ``run``: a new value begins a new run.
+
+    ``is_observed``: the operator has carried out this specification before. ``ended``: the Job of a run that has ended
+    and is not made again; it stays unchanged.
+    """
 
     name: str
     namespace: str
@@ -25,6 +30,8 @@ class Plan:
     tier2: Tier2Spec
     image: str
     run: str
+    is_observed: bool = False
+    ended: Manifest | None = None
 
     @property
     def store(self) -> ObjectStoreSpec:

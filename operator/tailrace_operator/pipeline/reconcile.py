@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,9 +20,9 @@ from tailrace_operator.cluster.checks import credentials_of
 from tailrace_operator.cluster.child_writer import ChildWriter, Existing, OwnerDeletedError
 from tailrace_operator.cluster.name_conflicts import is_owned, name_conflict
 from tailrace_operator.cluster.tier2 import Tier2Error
-from tailrace_operator.kube.manifests import is_deleted
+from tailrace_operator.kube.manifests import generation_of, is_deleted
 from tailrace_operator.kube.objects import CRON_JOBS, JOBS, PIPELINES, PODS, SECRETS, STREAM_CLUSTERS
-from tailrace_operator.pipeline import conditions, names
+from tailrace_operator.pipeline import conditions, names, runs
 from tailrace_operator.pipeline.observed import Observed, has_ended, observe
 from tailrace_operator.pipeline.plan import Plan
 from tailrace_operator.pipeline.render import RUN_ANNOTATION, WORKLOADS, children, digest_of, workload_kind
@@ -122,7 +122,8 @@ class PipelineReconciler:
     def _plan(manifest: Manifest, spec: PipelineSpec, tier2: Tier2Spec, image: str) -> Plan:
         metadata = manifest["metadata"]
         run = str((metadata.get("annotations") or {}).get(RUN_ANNOTATION, ""))
-        return Plan(metadata["name"], metadata["namespace"], metadata["uid"], spec, tier2, image, run)
+        is_observed = (manifest.get("status") or {}).get("observedGeneration") == generation_of(manifest)
+        return Plan(metadata["name"], metadata["namespace"], metadata["uid"], spec, tier2, image, run, is_observed)
 
     async def _check_folders(self, plan: Plan) -> None:
         """Check that the object store takes what the job writes, and make missing buckets. Raises Tier2Error.
@@ -186,6 +187,9 @@ class PipelineReconciler:
             return conditions.refused(problem.reason, f"{problem.message}.", limits.OPERATOR_WAIT_S), None, ""
         if await self._remove_others(plan, existing):
             return Outcome(retry_after_s=limits.OPERATOR_CHILD_PAUSE_S, carried_out=False), None, ""
+        _, job = existing.get((JOBS.plural, names.of(plan.name)), (JOBS, None))
+        if job is not None and not runs.is_current(plan, job):
+            plan = replace(plan, ended=job)  # otherwise it would have been removed
         try:
             applied = await self._children.apply(plan, existing, pods=True)
         except BadRequestError as error:
@@ -201,7 +205,7 @@ class PipelineReconciler:
         for kind in WORKLOADS:
             found = existing.get((kind.plural, name))
             manifest = found[1] if found else await self._own(plan, kind, name)
-            if manifest is None or (kind is wanted and not (kind is JOBS and _differs(plan, manifest))):
+            if manifest is None or (kind is wanted and not (kind is JOBS and _is_made_again(plan, manifest))):
                 continue
             removed = True
             with contextlib.suppress(NotFoundError, WriteConflictError):
@@ -259,8 +263,5 @@ def prefixes(path: str) -> list[str]:
     return ["/".join(parts[:count]) for count in range(len(parts) + 1)]
 
 
-def _differs(plan: Plan, job: Manifest) -> bool:
-    """Return whether a Job was made of something else than the specification."""
-    workload = children(plan)[-1].manifest
-    wanted = workload["metadata"]["annotations"][RUN_ANNOTATION]
-    return bool((job["metadata"].get("annotations") or {}).get(RUN_ANNOTATION) != wanted)
+def _is_made_again(plan: Plan, job: Manifest) -> bool:
+    return not runs.is_current(plan, job) and not runs.has_run(plan, job)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace_operator.cluster.render import Child
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 WORKLOADS: Final = (JOBS, CRON_JOBS, STATEFUL_SETS)
 RUN_ANNOTATION: Final = "tailrace.io/run"
 """On a Pipeline: a new value begins a new run. On its workload and pods: what they were made of."""
+SPECIFICATION_ANNOTATION: Final = "tailrace.io/specification"
+"""On a Job: of which specification it is a run, whatever image and object store that was made of."""
 USAGE_CODE: Final = 2
 """Exit code of a driver for options that it does not know: no restart mends them."""
 FINDINGS_CODE: Final = 3
@@ -86,7 +89,7 @@ def _workload(plan: Plan, data: Mapping[str, str]) -> Child:
         return _child(plan, kind, {"spec": _stateful_set(plan, template)}, made_of)
     job = _job(plan, template)
     if kind is JOBS:
-        return _child(plan, kind, {"spec": {**job, "suspend": plan.spec.suspend}}, made_of)
+        return _run_once(plan, {**job, "suspend": plan.spec.suspend}, made_of)
     spec = {
         "schedule": plan.spec.schedule,
         "timeZone": "Etc/UTC",
@@ -98,6 +101,30 @@ def _workload(plan: Plan, data: Mapping[str, str]) -> Child:
         "jobTemplate": {"metadata": {"labels": names.labels(plan.name)}, "spec": job},
     }
     return _child(plan, kind, {"spec": spec}, made_of)
+
+
+def _run_once(plan: Plan, spec: Mapping[str, Any], made_of: Mapping[str, str]) -> Child:
+    if plan.ended is not None:
+        before = plan.ended["metadata"].get("annotations") or {}
+        spec, made_of = plan.ended["spec"], {RUN_ANNOTATION: before.get(RUN_ANNOTATION, "")}
+    # Not on the pods: those of Jobs that earlier versions made cannot be changed.
+    annotations = {**made_of, SPECIFICATION_ANNOTATION: _specification(plan)}
+    return _child(plan, JOBS, {"spec": spec}, annotations)
+
+
+def _specification(plan: Plan) -> str:
+    """Return a text that changes with what the user asks of a run. The next versions must not change it by themselves.
+
+    What is not set is left out, so that a new field does not change it.
+    """
+    return _digest([plan.run, _given(replace(plan.spec, suspend=False))])
+
+
+def _given(value: Any) -> Any:
+    if not is_dataclass(value):
+        return value
+    found = {one.name: _given(getattr(value, one.name)) for one in fields(value)}
+    return {name: item for name, item in found.items() if item or type(item) is int}
 
 
 def _job(plan: Plan, template: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tailrace.cluster.kubernetes import Kind
 from tailrace_operator.kube.objects import CRON_JOBS, JOBS, ROLE_BINDINGS, ROLES, SERVICE_ACCOUNTS, STATEFUL_SETS
 from tailrace_operator.pipeline import settings
 from tailrace_operator.pipeline.plan import Plan
-from tailrace_operator.pipeline.render import RUN_ANNOTATION, children, workload_kind
+from tailrace_operator.pipeline.render import RUN_ANNOTATION, SPECIFICATION_ANNOTATION, children, workload_kind
 from tailrace_operator.schema.pipeline_spec import PipelineSpec
 from tailrace_operator.schema.specs import Tier2Spec
 
@@ -73,6 +73,18 @@ def test_a_job_is_made_again_only_when_its_pod_or_its_run_changes() -> None:
     assert made_of(plan()) == made_of(plan(suspend=True))
     others = [plan("2"), plan(restarts=1), plan(options=["schema=id long"]), plan(sparkConf=["spark.a=b"])]
     assert len({made_of(plan()), *map(made_of, others)}) == 5
+
+
+def test_the_specification_of_a_run_is_what_the_user_asks_for() -> None:
+    def asked(of: Plan) -> str:
+        return str(workload(of)["metadata"]["annotations"][SPECIFICATION_ANNOTATION])
+
+    of = plan()
+    moved = replace(of, image="spark:2", tier2=replace(TIER2, endpoint="http://other.n:9000", credentials_secret="s"))
+    assert asked(of) == asked(moved) == asked(plan(suspend=True))
+    assert asked(of) == "3269cb0db548ca9f", "another value runs all that have ended again after an upgrade"
+    others = [plan("2"), plan(restarts=0), plan(image="spark:1"), plan(executors={"instances": 0})]
+    assert len({asked(of), *map(asked, others)}) == 5
 
 
 def test_arguments_are_taken_literally() -> None:

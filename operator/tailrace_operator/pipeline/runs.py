@@ -1,0 +1,39 @@
+"""Decide whether a Job is made again; pure (docs/pipelines.md#what-runs-when).
+
+A Job's pods cannot be changed. One that has not ended is made again when anything in its pods changes, so that its run
+goes on with the present image and object store. One that has ended is made again only for another specification: what
+it has written would be written a second time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace_operator.pipeline.observed import end_of_job
+from tailrace_operator.pipeline.render import RUN_ANNOTATION, SPECIFICATION_ANNOTATION, children
+
+if TYPE_CHECKING:
+    from tailrace.cluster.kubernetes import Manifest
+    from tailrace_operator.pipeline.plan import Plan
+
+
+def is_current(plan: Plan, job: Manifest) -> bool:
+    """Return whether a Job's pods are those that the plan asks for."""
+    return _annotation(job, RUN_ANNOTATION) == _annotation(children(plan)[-1].manifest, RUN_ANNOTATION)
+
+
+def has_run(plan: Plan, job: Manifest) -> bool:
+    """Return whether a Job has ended and was a run of the plan's specification.
+
+    Jobs of earlier versions do not say of which one they are: of the present one, if the operator has carried that out.
+    """
+    if end_of_job(job) is None:
+        return False
+    specification = _annotation(job, SPECIFICATION_ANNOTATION)
+    if not specification:
+        return plan.is_observed
+    return specification == _annotation(children(plan)[-1].manifest, SPECIFICATION_ANNOTATION)
+
+
+def _annotation(job: Manifest, name: str) -> str:
+    return str((job["metadata"].get("annotations") or {}).get(name, ""))

@@ -1,0 +1,125 @@
+"""When a run that has ended is made again: when its own specification changes, not when what it is made of does."""
+
+from typing import Any
+
+import pytest
+
+from harness.localobjects import NAMESPACE
+from harness.localpipelines import CHILD, SPEC, TIER2, System
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace_operator.kube.objects import CONFIG_MAPS, CRON_JOBS, JOBS, PIPELINES, PODS, STATEFUL_SETS
+from tailrace_operator.pipeline.render import RUN_ANNOTATION, SPECIFICATION_ANNOTATION
+
+REPLAY = {
+    "cluster": "main",
+    "job": "replay",
+    "stream": "shop/orders",
+    "target": "shop/copy",
+    "checkpoint": "s3a://lake/position",
+}
+OTHER_STORE = {"tier2": TIER2 | {"endpoint": "http://other.n:9000", "region": "eu-1", "credentialsSecret": "minio"}}
+
+
+def job(system: System) -> dict[str, Any]:
+    return system.objects._find(JOBS, NAMESPACE, CHILD)
+
+
+def image_of(workload: dict[str, Any]) -> str:
+    return str(workload["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+async def ended(condition: str) -> tuple[System, str]:
+    """A Pipeline whose run has ended; the Job's uid."""
+    system = System("spark:1")
+    system.objects.make(PIPELINES, "nightly", REPLAY)
+    await system.look()
+    end(system, condition)
+    await system.look()
+    return system, job(system)["metadata"]["uid"]
+
+
+def end(system: System, condition: str) -> None:
+    conditions = [{"type": condition, "status": "True", "lastTransitionTime": "2026-01-02T03:00:00Z"}]
+    system.objects.put_status(JOBS, CHILD, {"conditions": conditions})
+
+
+async def looked(system: System) -> str:
+    """Reconcile until a Job of the Pipeline exists; return its uid."""
+    for _ in range(3):
+        await system.look()
+    return str(job(system)["metadata"]["uid"])
+
+
+@pytest.mark.parametrize(("condition", "reason"), [("Complete", "Complete"), ("Failed", "Failed")])
+async def test_an_upgrade_leaves_a_run_that_has_ended(condition: str, reason: str) -> None:
+    system, uid = await ended(condition)
+    system.start("spark:2")
+    system.objects.edit(STREAM_CLUSTERS, "main", OTHER_STORE)
+    assert await looked(system) == uid
+    assert image_of(job(system)) == "spark:1", "a Job's template cannot be changed"
+    assert (await system.look())[1] == reason
+    assert "eu-1" in system.objects._find(CONFIG_MAPS, NAMESPACE, CHILD)["data"]["spark.conf"]
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["", "of the version before"])
+@pytest.mark.parametrize("change", ["annotation", "specification"])
+async def test_a_change_by_the_user_runs_it_again_after_an_upgrade(change: str, is_old: bool) -> None:
+    system, uid = await ended("Complete")
+    if is_old:
+        system.objects.annotate(JOBS, CHILD, RUN_ANNOTATION, value="of the version before")
+    system.start("spark:2")
+    assert await looked(system) == uid
+    assert SPECIFICATION_ANNOTATION in job(system)["metadata"]["annotations"]
+    if change == "annotation":
+        system.objects.annotate(PIPELINES, "nightly", RUN_ANNOTATION, value="2")
+    else:
+        system.objects.edit(PIPELINES, "nightly", {"options": ["from=1"]})
+    assert await looked(system) != uid
+    assert image_of(job(system)) == "spark:2"
+
+
+async def test_an_edit_from_before_the_upgrade_is_carried_out() -> None:
+    system, uid = await ended("Complete")
+    system.objects.annotate(JOBS, CHILD, RUN_ANNOTATION, value="of the version before")
+    system.objects.edit(PIPELINES, "nightly", {"options": ["from=1"]})
+    system.start("spark:2")
+    cluster = system.objects._find(STREAM_CLUSTERS, NAMESPACE, "main")["spec"]
+    system.objects.remove(STREAM_CLUSTERS, "main")
+    assert await system.look() == ("False", "ClusterNotFound"), "the edit is not carried out yet"
+    system.objects.make(STREAM_CLUSTERS, "main", cluster)
+    assert await looked(system) != uid
+
+
+async def test_suspension_leaves_a_run_that_has_ended() -> None:
+    system, uid = await ended("Complete")
+    system.start("spark:2")
+    for suspend in (True, False):
+        system.objects.edit(PIPELINES, "nightly", {"suspend": suspend})
+        assert await looked(system) == uid
+
+
+async def test_a_run_that_goes_on_takes_up_the_new_image() -> None:
+    system = System("spark:1")
+    system.objects.make(PIPELINES, "nightly", REPLAY)
+    await system.look()
+    uid = job(system)["metadata"]["uid"]
+    system.start("spark:2")
+    assert await looked(system) != uid
+    assert image_of(job(system)) == "spark:2"
+
+
+async def test_a_run_without_end_takes_up_the_new_image_and_a_schedule_for_its_next_run() -> None:
+    system = System("spark:1")
+    system.objects.make(PIPELINES, "nightly", SPEC | {"everySeconds": 5})
+    await system.look()
+    system.start("spark:2")
+    await system.look()
+    assert image_of(system.objects._find(STATEFUL_SETS, NAMESPACE, CHILD)) == "spark:2"
+    system.objects.edit(PIPELINES, "nightly", {"everySeconds": None, "schedule": "@daily"})
+    for _ in range(2):
+        await system.look()
+    system.start("spark:3")
+    await system.look()
+    scheduled = system.objects._find(CRON_JOBS, NAMESPACE, CHILD)["spec"]["jobTemplate"]
+    assert image_of(scheduled) == "spark:3"
+    assert not system.objects.exists(PODS, CHILD)
