@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace_operator.cluster.pod_diagnostics import pod_problem
 from tailrace_operator.pipeline import names
+from tailrace_operator.pipeline.observed import named
 from tailrace_operator.reconcile.outcome import Condition, Outcome, Status, ready
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def _running(spec: PipelineSpec, seen: Observed, *, failing: bool) -> Condition:
     failed = f"The last attempt failed: {seen.last_error}." if seen.last_error else ""
     if seen.last is not None and not seen.last.succeeded and (spec.schedule is None or seen.driver is None):
         return not_running("Failed", f"The run has failed: {seen.last.message or 'no reason given'}.", warn=True)
+    if spec.suspend and seen.left:
+        return _stopping(f"spec.suspend is set; {named(seen.left)} has not ended yet.")
     if spec.suspend:
         return not_running("Suspended", "spec.suspend is set; the next run goes on where this one was.")
     if seen.driver is None and seen.last is not None and spec.schedule is None:
@@ -75,6 +78,11 @@ def _running(spec: PipelineSpec, seen: Observed, *, failing: bool) -> Condition:
     if spec.schedule is not None and seen.driver is None:
         return not_running("Scheduled", f"The next run is due by the schedule {spec.schedule}.")
     return not_running("Starting", "The driver is starting.")
+
+
+def _stopping(message: str) -> Condition:
+    """Return condition Running while pods are to end: nobody knows whether one on a lost node still runs."""
+    return Condition(RUNNING, Status.UNKNOWN, "Stopping", message, warn_on=None)
 
 
 def _summary(accepted: Condition, running: Condition) -> Condition:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,9 +44,14 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """``driver``: the newest driver pod that has not ended. ``last``: the last run of a workload that ends."""
+    """What can be seen of a pipeline.
+
+    ``driver``: the newest driver pod that has not ended and is not being deleted. ``left``: all pods that have not
+    ended, drivers first. ``last``: the last run of a workload that ends.
+    """
 
     driver: Manifest | None
+    left: tuple[Manifest, ...]
     executors: int
     restarts: int
     ended_executors: tuple[Manifest, ...]
@@ -78,6 +83,7 @@ def observe(kind: Kind, workload: Manifest | None, jobs: Iterable[Manifest], pod
     restarts = _number(_status(job), "failed") if job is not None else sum(map(_restarts, alive[-1:]))
     return Observed(
         driver=alive[-1] if alive else None,
+        left=tuple(pod for pod in (*drivers, *executors) if not has_ended(pod)),
         executors=sum(_phase(pod) == "Running" for pod in executors),
         restarts=restarts,
         ended_executors=tuple(filter(has_ended, executors)),
@@ -89,6 +95,14 @@ def observe(kind: Kind, workload: Manifest | None, jobs: Iterable[Manifest], pod
 def has_ended(pod: Manifest) -> bool:
     """Return whether no container of a pod runs any more."""
     return _phase(pod) in _ENDED
+
+
+def named(pods: Sequence[Manifest]) -> str:
+    """Return the first of pods with its node, and how many more there are."""
+    node = (pods[0].get("spec") or {}).get("nodeName")
+    place = f" on node {node}" if node else ""
+    more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+    return f"pod {pods[0]['metadata']['name']}{place}{more}"
 
 
 def end_of_job(job: Manifest | None) -> Mapping[str, Any] | None:

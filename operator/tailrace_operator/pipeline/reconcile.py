@@ -23,7 +23,7 @@ from tailrace_operator.cluster.tier2 import Tier2Error
 from tailrace_operator.kube.manifests import generation_of, is_deleted
 from tailrace_operator.kube.objects import CRON_JOBS, JOBS, PIPELINES, PODS, SECRETS, STREAM_CLUSTERS
 from tailrace_operator.pipeline import conditions, names, runs
-from tailrace_operator.pipeline.observed import Observed, has_ended, observe
+from tailrace_operator.pipeline.observed import Observed, end_of_job, has_ended, observe
 from tailrace_operator.pipeline.plan import Plan
 from tailrace_operator.pipeline.render import RUN_ANNOTATION, WORKLOADS, children, digest_of, workload_kind
 from tailrace_operator.reconcile.outcome import Outcome
@@ -31,6 +31,8 @@ from tailrace_operator.schema.pipeline_spec import PipelineSpec, bucket_and_path
 from tailrace_operator.schema.specs import StreamClusterSpec, Tier2Spec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tailrace.cluster.kubernetes import Kind, Manifest
     from tailrace.common.ports import Clock
     from tailrace_operator.cluster.tier2 import Tier2Probe
@@ -234,8 +236,20 @@ class PipelineReconciler:
     async def _look(self, plan: Plan, workload: Manifest | None) -> Observed:
         kind = workload_kind(plan)
         jobs = await self._objects.list(JOBS, plan.namespace, names.labels(plan.name)) if kind is CRON_JOBS else ()
+        if plan.spec.suspend and workload is not None:
+            await self._stop_scheduled(plan, workload, jobs)
         pods = await self._objects.list(PODS, plan.namespace, names.labels(plan.name))
         return observe(kind, workload, jobs, pods)
+
+    async def _stop_scheduled(self, plan: Plan, schedule: Manifest, jobs: Iterable[Manifest]) -> None:
+        """Delete the Jobs of a CronJob that have not ended: its own suspension only starts no more of them."""
+        for job in jobs:
+            metadata = job["metadata"]
+            if not is_owned(job, schedule["metadata"]["uid"]) or end_of_job(job) is not None:
+                continue
+            with contextlib.suppress(NotFoundError, WriteConflictError):
+                await self._objects.delete(JOBS, plan.namespace, metadata["name"], metadata["uid"])
+                _logger.info("scheduled_run_stopped", namespace=plan.namespace, name=metadata["name"])
 
     async def _remove_ended(self, plan: Plan, seen: Observed) -> None:
         """Delete executors that have ended: a killed driver leaves them, and its successor has its own."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from harness.localobjects import NAMESPACE, Hand, LocalObjects
 from tailrace.cluster.cluster_identity import ClusterIdentity
-from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind
 from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
-from tailrace_operator.kube.objects import PIPELINES, PODS, SECRETS
+from tailrace_operator.kube.objects import CRON_JOBS, JOBS, PIPELINES, PODS, SECRETS
 from tailrace_operator.pipeline import names
 from tailrace_operator.pipeline.reconcile import PipelineReconciler
 from tailrace_operator.schema.specs import Tier2Spec
@@ -76,11 +76,24 @@ class System:
         await self.hand.look(PIPELINES, "nightly")
         return self.hand.condition(PIPELINES, "nightly", "Ready")
 
-    def driver(self, owner_kind: Any, phase: str = "Running") -> None:
-        owner = self.objects._find(owner_kind, NAMESPACE, CHILD)["metadata"]["uid"]
-        reference = {"kind": owner_kind.kind, "name": CHILD, "uid": owner, "apiVersion": "v1"}
-        labels = names.driver_labels("nightly")
-        self.objects.make(PODS, f"d-{owner[:4]}", {}, labels=labels, ownerReferences=[reference])
+    def message(self) -> str:
+        """Return the message of condition Ready."""
+        conditions = self.hand.status(PIPELINES, "nightly")["conditions"]
+        return next(str(one["message"]) for one in conditions if one["type"] == "Ready")
+
+    def driver(self, owner_kind: Kind, phase: str = "Running", owner: str = CHILD) -> str:
+        """Make the pod of a workload; return its name."""
+        uid = self.objects._find(owner_kind, NAMESPACE, owner)["metadata"]["uid"]
+        reference = {"kind": owner_kind.kind, "name": owner, "uid": uid, "apiVersion": "v1"}
+        labels, name = names.driver_labels("nightly"), f"d-{uid[:4]}"
+        self.objects.make(PODS, name, {"nodeName": "n1"}, labels=labels, ownerReferences=[reference])
         state = {"running": {"startedAt": "2026-01-02T02:00:00Z"}}
         status = {"phase": phase, "podIP": "10.0.0.1", "containerStatuses": [{"name": "driver", "state": state}]}
-        self.objects.put_status(PODS, f"d-{owner[:4]}", status)
+        self.objects.put_status(PODS, name, status)
+        return name
+
+    def scheduled(self, name: str, owner: str = CHILD) -> None:
+        """Make a Job as its CronJob does."""
+        uid = self.objects._find(CRON_JOBS, NAMESPACE, owner)["metadata"]["uid"]
+        reference = {"kind": "CronJob", "name": owner, "uid": uid, "apiVersion": "batch/v1"}
+        self.objects.make(JOBS, name, {}, labels=names.labels("nightly"), ownerReferences=[reference])

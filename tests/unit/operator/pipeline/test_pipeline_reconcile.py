@@ -165,3 +165,47 @@ async def test_objects_of_others_with_its_names_are_left() -> None:
     system.objects.make(PIPELINES, "nightly", SPEC)
     assert await system.look() == ("False", "NameTaken")
     assert not system.objects.exists(JOBS, CHILD)
+
+
+async def test_suspension_stops_a_scheduled_run() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"schedule": "@hourly"})
+    await system.look()
+    system.scheduled("before")
+    ended = [{"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-02T03:00:00Z"}]
+    system.objects.put_status(JOBS, "before", {"conditions": ended})
+    system.objects.make(JOBS, "of-others", {}, labels=names.labels("nightly"))
+    system.scheduled("now")
+    pod = system.driver(JOBS, owner="now")
+    assert await system.look() == ("True", "Running")
+    system.objects.edit(PIPELINES, "nightly", {"suspend": True})
+    assert await system.look() == ("Unknown", "Stopping")
+    assert system.message() == f"spec.suspend is set; pod {pod} on node n1 has not ended yet."
+    assert not system.objects.exists(JOBS, "now")
+    assert system.objects.exists(JOBS, "before"), "its result is in the status"
+    assert system.objects.exists(JOBS, "of-others")
+    system.objects.remove(PODS, pod)
+    assert await system.look() == ("False", "Suspended")
+
+
+async def test_a_run_that_a_schedule_began_just_before_its_suspension_is_stopped_too() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"schedule": "@hourly", "suspend": True})
+    assert await system.look() == ("False", "Suspended")
+    system.scheduled("late")
+    await system.look()
+    assert not system.objects.exists(JOBS, "late")
+
+
+async def test_a_pipeline_is_suspended_when_its_last_pod_has_ended() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"everySeconds": 5})
+    await system.look()
+    pod = system.driver(STATEFUL_SETS)
+    found = system.objects._find(PODS, NAMESPACE, pod)
+    found["metadata"] |= {"deletionTimestamp": "2026-01-02T03:00:00Z", "finalizers": ["kept"]}
+    system.objects._store(PODS, found)
+    system.objects.edit(PIPELINES, "nightly", {"suspend": True})
+    assert await system.look() == ("Unknown", "Stopping")
+    system.objects.put_status(PODS, pod, {"phase": "Failed"})
+    assert await system.look() == ("False", "Suspended")
