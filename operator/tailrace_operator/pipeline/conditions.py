@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 ACCEPTED: Final = "Accepted"
 RUNNING: Final = "Running"
+_OF_DRIVER: Final = ("driver", "sparkUi", "executors", "restarts", "progress")
+"""Fields of the status that say something of the present driver."""
+_ACCEPTED: Final = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification is accepted.")
 _DONE_FOR_NOW: Final = ("Complete", "Scheduled")
 """Reasons for which a driver need not run."""
 
@@ -31,13 +34,18 @@ def refused(reason: str, message: str, retry_after_s: float | None = None) -> Ou
     return Outcome((accepted, ready([accepted], "", "")), retry_after_s=retry_after_s, carried_out=not waits)
 
 
+def waiting(what: str, retry_after_s: float) -> Outcome:
+    """Return the outcome while something has to end before the specification can be carried out."""
+    running = _stopping(what)
+    parts = (_ACCEPTED, running, _summary(_ACCEPTED, running))
+    return Outcome(parts, dict.fromkeys(_OF_DRIVER), retry_after_s=retry_after_s, carried_out=False)
+
+
 def outcome(
     spec: PipelineSpec, seen: Observed, progress: Mapping[str, Any] | None, now_ms: int, message: str = ""
 ) -> Outcome:
     """Return conditions and status. `message`: what the Kubernetes API refuses; empty: nothing."""
-    accepted = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification is accepted.")
-    if message:
-        accepted = Condition(ACCEPTED, Status.FALSE, "ChildRefused", message)
+    accepted = Condition(ACCEPTED, Status.FALSE, "ChildRefused", message) if message else _ACCEPTED
     failing = seen.fails_again(now_ms) and not (progress or {}).get("batches")
     running = _running(spec, seen, failing=failing)
     summary = _summary(accepted, running)
@@ -62,11 +70,13 @@ def _running(spec: PipelineSpec, seen: Observed, *, failing: bool) -> Condition:
     if seen.last is not None and not seen.last.succeeded and (spec.schedule is None or seen.driver is None):
         return not_running("Failed", f"The run has failed: {seen.last.message or 'no reason given'}.", warn=True)
     if spec.suspend and seen.left:
-        return _stopping(f"spec.suspend is set; {named(seen.left)} has not ended yet.")
+        return _stopping(f"the end of {named(seen.left)}")
     if spec.suspend:
         return not_running("Suspended", "spec.suspend is set; the next run goes on where this one was.")
     if seen.driver is None and seen.last is not None and spec.schedule is None:
         return not_running("Complete", "The job has written all there was.")
+    if seen.held_up:
+        return _stopping(f"the end of {named(seen.held_up)}")
     if seen.is_running and not failing:
         wanted = spec.executors.instances
         message = f"The driver runs, with {seen.executors} of {wanted} executors." if wanted else "The driver runs."
@@ -80,9 +90,9 @@ def _running(spec: PipelineSpec, seen: Observed, *, failing: bool) -> Condition:
     return not_running("Starting", "The driver is starting.")
 
 
-def _stopping(message: str) -> Condition:
-    """Return condition Running while pods are to end: nobody knows whether one on a lost node still runs."""
-    return Condition(RUNNING, Status.UNKNOWN, "Stopping", message, warn_on=None)
+def _stopping(what: str) -> Condition:
+    """Return condition Running while pods are to end: it is not known whether one on a lost node still runs."""
+    return Condition(RUNNING, Status.UNKNOWN, "Stopping", f"Waiting for {what}.", warn_on=None)
 
 
 def _summary(accepted: Condition, running: Condition) -> Condition:

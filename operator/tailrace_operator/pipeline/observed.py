@@ -59,6 +59,11 @@ class Observed:
     last: LastRun | None
 
     @property
+    def held_up(self) -> tuple[Manifest, ...]:
+        """Return the drivers that are being deleted and hold up the next one."""
+        return () if self.driver else tuple(pod for pod in self.left if _role(pod) == names.DRIVER)
+
+    @property
     def is_running(self) -> bool:
         """Return whether the driver's program runs."""
         return self.driver is not None and bool(_state(self.driver).get("running"))

@@ -23,7 +23,7 @@ from tailrace_operator.cluster.tier2 import Tier2Error
 from tailrace_operator.kube.manifests import generation_of, is_deleted
 from tailrace_operator.kube.objects import CRON_JOBS, JOBS, PIPELINES, PODS, SECRETS, STREAM_CLUSTERS
 from tailrace_operator.pipeline import conditions, names, runs
-from tailrace_operator.pipeline.observed import Observed, end_of_job, has_ended, observe
+from tailrace_operator.pipeline.observed import Observed, end_of_job, has_ended, named, observe
 from tailrace_operator.pipeline.plan import Plan
 from tailrace_operator.pipeline.render import RUN_ANNOTATION, WORKLOADS, children, digest_of, workload_kind
 from tailrace_operator.reconcile.outcome import Outcome
@@ -67,6 +67,8 @@ class PipelineReconciler:
         """By namespace and name of a Pipeline: the folders that were found usable, and where."""
         self._applied: dict[tuple[str, str], _Applied] = {}
         """By the same. Children are applied when they change, and once in `OPERATOR_PERIOD_S`."""
+        self._waits: dict[tuple[str, str], int] = {}
+        """By the same: how often in a row something had to end before the children could be applied."""
         self._children: ChildWriter[Plan] = ChildWriter(objects, PIPELINES, children)
 
     @property
@@ -87,6 +89,7 @@ class PipelineReconciler:
         """See Reconciler.gone."""
         self._usable.pop((namespace, name), None)
         self._applied.pop((namespace, name), None)
+        self._waits.pop((namespace, name), None)
 
     async def reconcile(self, manifest: Manifest) -> Outcome:
         """See Reconciler.reconcile."""
@@ -187,8 +190,10 @@ class PipelineReconciler:
         problem = name_conflict(PIPELINES, plan.name, plan.uid, existing.values())
         if problem is not None:
             return conditions.refused(problem.reason, f"{problem.message}.", limits.OPERATOR_WAIT_S), None, ""
-        if await self._remove_others(plan, existing):
-            return Outcome(retry_after_s=limits.OPERATOR_CHILD_PAUSE_S, carried_out=False), None, ""
+        waits_for = await self._remove_others(plan, existing)
+        if waits_for:
+            return conditions.waiting(waits_for, self._pause_s(plan)), None, ""
+        self._waits.pop((plan.namespace, plan.name), None)
         _, job = existing.get((JOBS.plural, names.of(plan.name)), (JOBS, None))
         if job is not None and not runs.is_current(plan, job):
             plan = replace(plan, ended=job)  # otherwise it would have been removed
@@ -198,22 +203,36 @@ class PipelineReconciler:
             return None, None, f"The Kubernetes API refuses a child of this resource: {error}."
         return None, applied.get(workload_kind(plan).plural), ""
 
-    async def _remove_others(self, plan: Plan, existing: Existing) -> bool:
-        """Delete workloads of other kinds, and a Job that was made of something else; return whether there were any.
+    def _pause_s(self, plan: Plan) -> float:
+        """Return the pause before the next look at what has to end: a pod may be gone at once, or its node be lost."""
+        key = (plan.namespace, plan.name)
+        count = self._waits[key] = self._waits.get(key, 0) + 1
+        return min(limits.OPERATOR_WAIT_S, limits.OPERATOR_CHILD_PAUSE_S * 2.0 ** min(count - 1, 30))
 
-        A Job cannot be changed. Its pods end before the next ones begin, because the name is free only then.
+    async def _remove_others(self, plan: Plan, existing: Existing) -> str:
+        """Delete workloads of other kinds, and a Job that is to be made again.
+
+        Return what has to end before the children can be applied; empty: nothing. A Job cannot be changed. Its pods end
+        before the next ones begin: two drivers must not write the same files. A suspended one begins none.
         """
-        wanted, name, removed = workload_kind(plan), names.of(plan.name), False
+        wanted, name = workload_kind(plan), names.of(plan.name)
+        removed: list[Kind] = []
         for kind in WORKLOADS:
             found = existing.get((kind.plural, name))
             manifest = found[1] if found else await self._own(plan, kind, name)
             if manifest is None or (kind is wanted and not (kind is JOBS and _is_made_again(plan, manifest))):
                 continue
-            removed = True
+            removed.append(kind)
+            if is_deleted(manifest):
+                continue
             with contextlib.suppress(NotFoundError, WriteConflictError):
                 await self._objects.delete(kind, plan.namespace, name, manifest["metadata"]["uid"])
                 _logger.info("workload_deleted", kind=kind.kind, namespace=plan.namespace, name=name)
-        return removed or await self._has_old_pods(plan, existing)
+        found = None if wanted in removed else existing.get((wanted.plural, name))
+        pods = [] if plan.spec.suspend else await self._old_pods(plan, found[1] if found else None)
+        if pods:
+            return f"the end of {named(pods)}"
+        return f"the deletion of {removed[0].kind} {name}" if removed else ""
 
     async def _own(self, plan: Plan, kind: Kind, name: str) -> Manifest | None:
         try:
@@ -222,16 +241,14 @@ class PipelineReconciler:
             return None
         return found if is_owned(found, plan.uid) else None
 
-    async def _has_old_pods(self, plan: Plan, existing: Existing) -> bool:
-        """Return whether a driver of a deleted workload still runs: two drivers must not write the same files."""
-        kind = workload_kind(plan)
-        found = existing.get((kind.plural, names.of(plan.name)))
-        owners = {found[1]["metadata"]["uid"]} if found else set()
-        if kind is CRON_JOBS and found:
+    async def _old_pods(self, plan: Plan, workload: Manifest | None) -> list[Manifest]:
+        """Return the drivers that have not ended and are not of this workload."""
+        owners = {workload["metadata"]["uid"]} if workload else set()
+        if workload_kind(plan) is CRON_JOBS and workload:
             jobs = await self._objects.list(JOBS, plan.namespace, names.labels(plan.name))
-            owners = {job["metadata"]["uid"] for job in jobs if is_owned(job, found[1]["metadata"]["uid"])}
+            owners = {job["metadata"]["uid"] for job in jobs if is_owned(job, workload["metadata"]["uid"])}
         pods = await self._objects.list(PODS, plan.namespace, names.driver_labels(plan.name))
-        return any(not has_ended(pod) and not any(is_owned(pod, uid) for uid in owners) for pod in pods)
+        return [pod for pod in pods if not has_ended(pod) and not any(is_owned(pod, uid) for uid in owners)]
 
     async def _look(self, plan: Plan, workload: Manifest | None) -> Observed:
         kind = workload_kind(plan)

@@ -93,6 +93,16 @@ def test_a_driver_that_cannot_start_says_why() -> None:
     assert "ErrImageNeverPull (not present)" in outcome.conditions[-1].message
 
 
+@pytest.mark.parametrize(("kind", "of"), [(STATEFUL_SETS, spec(everySeconds=5)), (CRON_JOBS, spec(schedule="@daily"))])
+def test_a_driver_that_is_being_deleted_holds_up_the_next_one(kind: Kind, of: PipelineSpec) -> None:
+    """On a lost node it stays, and its workload starts no other."""
+    going = pod("driver", "d", **RUNNING) | {"spec": {"nodeName": "n1"}}
+    going["metadata"]["deletionTimestamp"] = JUST_NOW
+    outcome, found = said(observe(kind, None, (), [pod("executor", "e"), going]), of)
+    assert found["Ready"] == ("Unknown", "Stopping")
+    assert outcome.conditions[-1].message == "Waiting for the end of pod d on node n1."
+
+
 @pytest.mark.parametrize(
     ("kind", "of", "reason", "ready"),
     [

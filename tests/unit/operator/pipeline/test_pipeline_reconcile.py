@@ -8,6 +8,7 @@ from harness.localobjects import NAMESPACE
 from harness.localpipelines import CHILD, SPEC, TIER2, System
 from tailrace.cluster.cluster_identity import ClusterIdentity
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace.common import limits
 from tailrace_operator.cluster.tier2 import Tier2Error
 from tailrace_operator.kube.objects import (
     CONFIG_MAPS,
@@ -180,7 +181,7 @@ async def test_suspension_stops_a_scheduled_run() -> None:
     assert await system.look() == ("True", "Running")
     system.objects.edit(PIPELINES, "nightly", {"suspend": True})
     assert await system.look() == ("Unknown", "Stopping")
-    assert system.message() == f"spec.suspend is set; pod {pod} on node n1 has not ended yet."
+    assert system.message() == f"Waiting for the end of pod {pod} on node n1."
     assert not system.objects.exists(JOBS, "now")
     assert system.objects.exists(JOBS, "before"), "its result is in the status"
     assert system.objects.exists(JOBS, "of-others")
@@ -197,6 +198,22 @@ async def test_a_run_that_a_schedule_began_just_before_its_suspension_is_stopped
     assert not system.objects.exists(JOBS, "late")
 
 
+async def test_a_suspension_does_not_wait_for_an_old_driver_and_the_next_run_does() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"schedule": "@hourly"})
+    await system.look()
+    system.scheduled("lost")
+    pod = system.driver(JOBS, owner="lost")
+    system.objects.remove(JOBS, "lost")
+    for suspend in (True, False):
+        system.objects.edit(PIPELINES, "nightly", {"suspend": suspend})
+        assert await system.look() == ("Unknown", "Stopping")
+        assert system.objects._find(CRON_JOBS, NAMESPACE, CHILD)["spec"]["suspend"] is True
+    system.objects.remove(PODS, pod)
+    assert await system.look() == ("True", "Scheduled")
+    assert system.objects._find(CRON_JOBS, NAMESPACE, CHILD)["spec"]["suspend"] is False
+
+
 async def test_a_pipeline_is_suspended_when_its_last_pod_has_ended() -> None:
     system = System()
     system.objects.make(PIPELINES, "nightly", SPEC | {"everySeconds": 5})
@@ -209,3 +226,42 @@ async def test_a_pipeline_is_suspended_when_its_last_pod_has_ended() -> None:
     assert await system.look() == ("Unknown", "Stopping")
     system.objects.put_status(PODS, pod, {"phase": "Failed"})
     assert await system.look() == ("False", "Suspended")
+
+
+async def test_a_driver_on_a_lost_node_is_waited_for_with_growing_pauses_and_named() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC)
+    await system.look()
+    pod = system.driver(JOBS)
+    assert await system.look() == ("True", "Running")
+    system.objects.annotate(PIPELINES, "nightly", RUN_ANNOTATION, value="2")
+    first = len(system.hand.outcomes)
+    for _ in range(10):
+        assert await system.look() == ("Unknown", "Stopping")
+    assert system.hand.condition(PIPELINES, "nightly", "Running") == ("Unknown", "Stopping")
+    assert system.message() == f"Waiting for the end of pod {pod} on node n1."
+    pauses = [one.retry_after_s or 0 for one in system.hand.outcomes[first:]]
+    assert pauses[:3] == [limits.OPERATOR_CHILD_PAUSE_S * factor for factor in (1, 2, 4)]
+    assert pauses[-1] == limits.OPERATOR_WAIT_S
+    assert system.hand.status(PIPELINES, "nightly").keys() == {"conditions", "observedGeneration"}
+    system.objects.remove(PODS, pod)
+    await system.look()
+    assert system.objects.exists(JOBS, CHILD)
+    system.objects.annotate(PIPELINES, "nightly", RUN_ANNOTATION, value="3")
+    await system.look()
+    assert system.hand.outcomes[-1].retry_after_s == limits.OPERATOR_CHILD_PAUSE_S, "a wait of its own"
+
+
+async def test_a_job_whose_deletion_takes_long_is_deleted_once_and_named() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC)
+    await system.look()
+    job = system.objects._find(JOBS, NAMESPACE, CHILD)
+    job["metadata"]["finalizers"] = ["of.others/kept"]
+    system.objects._store(JOBS, job)
+    system.objects.annotate(PIPELINES, "nightly", RUN_ANNOTATION, value="2")
+    assert await system.look() == ("Unknown", "Stopping")
+    version = system.objects._find(JOBS, NAMESPACE, CHILD)["metadata"]["resourceVersion"]
+    assert await system.look() == ("Unknown", "Stopping")
+    assert system.message() == f"Waiting for the deletion of Job {CHILD}."
+    assert system.objects._find(JOBS, NAMESPACE, CHILD)["metadata"]["resourceVersion"] == version
