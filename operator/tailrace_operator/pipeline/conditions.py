@@ -30,8 +30,14 @@ def refused(reason: str, message: str, retry_after_s: float | None = None) -> Ou
     With `retry_after_s` it waits for something, so its generation is not observed yet.
     """
     accepted = Condition(ACCEPTED, Status.FALSE, reason, message)
+    parts = (accepted, not_observed(reason), ready([accepted], "", ""))
     waits = retry_after_s is not None
-    return Outcome((accepted, ready([accepted], "", "")), retry_after_s=retry_after_s, carried_out=not waits)
+    return Outcome(parts, dict.fromkeys(_OF_DRIVER), retry_after_s=retry_after_s, carried_out=not waits)
+
+
+def not_observed(reason: str) -> Condition:
+    """Return condition Running while the operator does not look at the driver."""
+    return Condition(RUNNING, Status.UNKNOWN, reason, "Whether the driver runs is not observed.", warn_on=None)
 
 
 def waiting(what: str, retry_after_s: float) -> Outcome:
@@ -44,7 +50,11 @@ def waiting(what: str, retry_after_s: float) -> Outcome:
 def outcome(
     spec: PipelineSpec, seen: Observed, progress: Mapping[str, Any] | None, now_ms: int, message: str = ""
 ) -> Outcome:
-    """Return conditions and status. `message`: what the Kubernetes API refuses; empty: nothing."""
+    """Return conditions and status.
+
+    `progress`: what the driver says; None: it does not run, or does not answer. `message`: what the Kubernetes API
+    refuses; empty: nothing.
+    """
     accepted = Condition(ACCEPTED, Status.FALSE, "ChildRefused", message) if message else _ACCEPTED
     failing = seen.fails_again(now_ms) and not (progress or {}).get("batches")
     running = _running(spec, seen, failing=failing)
@@ -54,11 +64,10 @@ def outcome(
         "sparkUi": _ui(seen),
         "executors": seen.executors,
         "restarts": seen.restarts,
+        "progress": None if progress is None else dict(progress),
     }
     if seen.last is not None:
         status["lastRun"] = seen.last.as_status()
-    if progress is not None:
-        status["progress"] = dict(progress)
     return Outcome((accepted, running, summary), status)
 
 

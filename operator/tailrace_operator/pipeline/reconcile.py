@@ -83,7 +83,7 @@ class PipelineReconciler:
 
     def away(self, manifest: Manifest, message: str) -> tuple[Condition, ...]:
         """See Reconciler.away."""
-        return ()
+        return (conditions.not_observed("Unavailable"),)
 
     async def gone(self, namespace: str, name: str) -> None:
         """See Reconciler.gone."""

@@ -25,14 +25,15 @@ class Clock:
 
 
 class Drivers:
-    """Drivers that answer with the same progress."""
+    """Drivers that answer with the same progress, `said`; None: they do not answer."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.said: Mapping[str, Any] | None = {"rows": 3}
 
     async def progress(self, address: str) -> Mapping[str, Any] | None:
         self.asked.append(address)
-        return {"rows": 3}
+        return self.said
 
 
 class Probe:
@@ -69,8 +70,8 @@ class System:
 
     def start(self, image: str | None) -> None:
         """Start an operator, as an upgrade does."""
-        reconciler = PipelineReconciler(self.objects, self.probe, self.drivers, Clock(), image)
-        self.hand = Hand(self.objects, {PIPELINES.plural: reconciler})
+        self.reconciler = PipelineReconciler(self.objects, self.probe, self.drivers, Clock(), image)
+        self.hand = Hand(self.objects, {PIPELINES.plural: self.reconciler})
 
     async def look(self) -> tuple[str, str]:
         await self.hand.look(PIPELINES, "nightly")

@@ -265,3 +265,41 @@ async def test_a_job_whose_deletion_takes_long_is_deleted_once_and_named() -> No
     assert await system.look() == ("Unknown", "Stopping")
     assert system.message() == f"Waiting for the deletion of Job {CHILD}."
     assert system.objects._find(JOBS, NAMESPACE, CHILD)["metadata"]["resourceVersion"] == version
+
+
+@pytest.mark.parametrize("why", ["silent", "suspended", "crashed", "refused"])
+async def test_what_is_not_known_any_more_of_a_driver_is_not_shown(why: str) -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"everySeconds": 5})
+    await system.look()
+    pod = system.driver(STATEFUL_SETS)
+    await system.look()
+    assert system.hand.status(PIPELINES, "nightly")["progress"] == {"rows": 3}
+    if why == "silent":
+        system.drivers.said = None
+    elif why == "suspended":
+        system.objects.edit(PIPELINES, "nightly", {"suspend": True})
+        system.objects.remove(PODS, pod)
+    elif why == "crashed":
+        waiting = {"name": "driver", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+        system.objects.put_status(PODS, pod, {"phase": "Running", "containerStatuses": [waiting]})
+    else:
+        system.objects.remove(STREAM_CLUSTERS, "main")
+    await system.look()
+    status = system.hand.status(PIPELINES, "nightly")
+    assert "progress" not in status
+    assert ("sparkUi" in status) is (why == "silent")
+
+
+async def test_whether_the_driver_runs_is_not_known_while_the_specification_is_refused() -> None:
+    system = System()
+    system.objects.make(PIPELINES, "nightly", SPEC | {"everySeconds": 5})
+    await system.look()
+    system.driver(STATEFUL_SETS)
+    await system.look()
+    assert system.hand.condition(PIPELINES, "nightly", "Running") == ("True", "Running")
+    system.objects.remove(STREAM_CLUSTERS, "main")
+    assert await system.look() == ("False", "ClusterNotFound")
+    assert system.hand.condition(PIPELINES, "nightly", "Running") == ("Unknown", "ClusterNotFound")
+    (away,) = system.reconciler.away({}, "the API server does not answer")
+    assert (away.type, away.status, away.reason) == ("Running", "Unknown", "Unavailable")
