@@ -19,6 +19,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchSegmentError
+from tailrace.common.stream_cut import CutOrder, compare_cuts
 from tailrace.controller.managers.sizes import SizeReader
 from tailrace.controller.managers.subscribers import published_in, subscribers
 from tailrace.controller.metadata.changes import Change, Snapshot
@@ -32,14 +33,14 @@ from tailrace.controller.metadata.records import (
     SubscribersRecord,
 )
 from tailrace.controller.metadata.transitions import require, truncating
-from tailrace.controller.retention.decision import Bound, Truncation, beyond_head, count_before, decide
+from tailrace.controller.retention.decision import Place, Truncation, count_before, decide
 from tailrace.controller.retention.forward import forward
-from tailrace.controller.retention.lower_bound import earliest
+from tailrace.controller.retention.lower_bound import earliest, latest
 from tailrace.controller.retention.retention_set import is_due, thinned
 from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from tailrace.common.ranges import KeyRange
     from tailrace.common.stream_policies import RetentionPolicy
@@ -162,15 +163,30 @@ class RetentionManager:
                 raise BadRequestError(f"cut names segment {identifier}, which the stream does not have")
         stream.ranges.update((identifier, known[identifier].key_range) for identifier in cut)
 
-    async def _answer(self, stream: _Stream, reading: Reading[T]) -> T:
+    async def _place(self, stream: _Stream, cut: Cut) -> Place:
+        moved = await self._positions(stream, cut)
+        return Place(await self._sizes.before(stream.key, stream.root, moved), moved)
+
+    async def _place_of_head(self, stream: _Stream, cut: Cut, head: Cut) -> Place:
+        """Return where a truncation at the cut leaves the head; the cut may lie behind it in some segments.
+
+        A subscriber that lags behind the head in some segments holds nothing back there.
+        """
+        moved = await self._positions(stream, cut)
+        return await self._place(stream, latest([moved, head], stream.ranges))
+
+    async def _answer(self, stream: _Stream, reading: Reading[T], place: Callable[[Cut], Awaitable[Place]]) -> T:
         """Give a decision the recorded cuts that it asks for; return its result."""
+        places: dict[int, Place] = {}
         try:
             wanted = next(reading)
             while True:
-                found = await self._store.retention_cut(stream.key, stream.root.incarnation, wanted.number)
-                if found is None:
-                    raise _CutMissingError(wanted)
-                wanted = reading.send(await self._positions(stream, found.cut))
+                if wanted.number not in places:
+                    found = await self._store.retention_cut(stream.key, stream.root.incarnation, wanted.number)
+                    if found is None:
+                        raise _CutMissingError(wanted)
+                    places[wanted.number] = await place(found.cut)
+                wanted = reading.send(places[wanted.number])
         except StopIteration as end:
             result: T = end.value
             return result
@@ -179,7 +195,7 @@ class RetentionManager:
 
     async def _decide(self, stream: _Stream, head: Cut) -> Truncation | None:
         """Return where to truncate, beyond the head; None for nowhere."""
-        bound: Bound | None = None
+        head = await self._positions(stream, head)
         lowest: Cut | None = None
         stream.considered.clear()
         async for name, subscriber in subscribers(self._context, stream.key):
@@ -190,15 +206,13 @@ class RetentionManager:
             await self._note_ranges(stream, cut)
             lowest = cut if lowest is None else earliest([lowest, cut], stream.ranges)
             await asyncio.sleep(0)  # a thousand subscribers of a thousand segments each take a second
-        if lowest is not None:
-            lowest = await self._positions(stream, lowest)
-            bound = Bound(await self._sizes.before(stream.key, stream.root, lowest), lowest)
+        bound = None if lowest is None else await self._place_of_head(stream, lowest, head)
         now_ms = self._context.clock.now_ms()
-        chosen = await self._answer(stream, decide(stream.policy, now_ms, stream.recorded, bound, stream.ranges))
-        if chosen is None:
+        deciding = decide(stream.policy, now_ms, stream.recorded, bound, stream.ranges)
+        chosen = await self._answer(stream, deciding, lambda cut: self._place_of_head(stream, cut, head))
+        if chosen is None or compare_cuts(head, chosen.cut, stream.ranges) is not CutOrder.BEFORE:
             return None
-        moved = await self._positions(stream, head)
-        return beyond_head(chosen, moved, stream.ranges)
+        return chosen
 
     # -- changing
 
@@ -281,7 +295,8 @@ class RetentionManager:
         if not stream.recorded:
             return
         moved = await self._positions(stream, head)
-        count = await self._answer(stream, count_before(stream.recorded, moved, stream.ranges))
+        counting = count_before(stream.recorded, moved, stream.ranges)
+        count = await self._answer(stream, counting, lambda cut: self._place(stream, cut))
         await self._drop(stream, stream.recorded[:count])
 
     async def _drop(self, stream: _Stream, gone: Collection[RecordedCut]) -> None:

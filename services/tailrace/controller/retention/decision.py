@@ -6,8 +6,11 @@ Each cycle records a cut at the tail with its time and with the bytes that the s
 each other. Size is measured back from the newest of them, age from now. The least that a policy keeps is never given
 up; what subscribers have not read goes only when the most that it keeps is exceeded.
 
-A decision needs few of the recorded cuts. It is therefore a generator, which yields each recorded position whose cut it
-needs and gets the cut.
+Subscribers and recorded cuts can lie behind the head in some segments. What is deleted there is not kept: all places
+here are where a truncation would leave the head.
+
+A decision needs few of the recorded cuts. It is therefore a generator, which yields each recorded cut that it needs and
+gets its place.
 """
 
 from __future__ import annotations
@@ -19,10 +22,9 @@ from typing import TYPE_CHECKING, TypeVar
 from tailrace.common.stream_cut import CutOrder, compare_cuts
 from tailrace.common.stream_policies import RetentionType
 from tailrace.controller.metadata.model import RecordedCut, TruncationReason
-from tailrace.controller.retention.lower_bound import latest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tailrace.common.ranges import KeyRange
     from tailrace.common.stream_policies import RetentionPolicy
@@ -31,16 +33,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Cut = Mapping[int, int]
-Reading = Generator[RecordedCut, Cut, T]
-"""Yields recorded positions, gets the cut of each, returns a result."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """The position that no subscriber's cut lies before, and the bytes before it since the stream's beginning."""
+class Place:
+    """A position in the stream, and the bytes before it since the stream's beginning."""
 
     size_bytes: int
     cut: Cut
+
+
+Reading = Generator[RecordedCut, Place, T]
+"""Yields recorded cuts, gets the place of each, returns a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,100 +68,111 @@ class _Limits:
 
 
 def decide(
-    policy: RetentionPolicy, now_ms: int, recorded: Sequence[RecordedCut], subscribers: Bound | None, ranges: Ranges
+    policy: RetentionPolicy, now_ms: int, recorded: Sequence[RecordedCut], subscribers: Place | None, ranges: Ranges
 ) -> Reading[Truncation | None]:
-    """Return where to truncate; None for nowhere.
+    """Return where to truncate, which is at the head when nothing is to go; None for nowhere.
 
-    `recorded` has the retention set, oldest first; `ranges` the key range of every segment in the cuts that were
-    returned so far. `subscribers` is None when no subscriber has published a cut.
+    `recorded` has the retention set, oldest first; `ranges` the key range of every segment in the places that were
+    returned so far. `subscribers` is the place before which all of them have read; None when no subscriber has
+    published a cut.
     """
     if not recorded:
         return None
-    limits = _limits(policy, now_ms, recorded)
+    limits = yield from _limits(policy, now_ms, recorded)
     if subscribers is None:
-        return None if limits.least is None else Truncation((yield limits.least), TruncationReason.MIN_LIMIT)
+        return None if limits.least is None else Truncation((yield limits.least).cut, TruncationReason.MIN_LIMIT)
     if policy.kind is RetentionType.SIZE:
         return (yield from _by_size(policy, recorded, subscribers, limits, ranges))
     return (yield from _by_time(recorded, subscribers, limits, ranges))
 
 
-def beyond_head(truncation: Truncation, head: Cut, ranges: Ranges) -> Truncation | None:
-    """Return the truncation without what lies before the head already; None when nothing is left.
-
-    A subscriber that lags behind the head in some segments holds nothing back there.
-    """
-    cut = latest([truncation.cut, head], ranges)
-    return None if compare_cuts(head, cut, ranges) is not CutOrder.BEFORE else Truncation(cut, truncation.reason)
-
-
 def count_before(recorded: Sequence[RecordedCut], cut: Cut, ranges: Ranges) -> Reading[int]:
     """Return how many of the recorded cuts lie before a cut: the first ones, because they follow each other."""
-    low, high = 0, len(recorded)
+    return (
+        yield from _count(
+            recorded, len(recorded) // 2, lambda place: compare_cuts(place.cut, cut, ranges) is CutOrder.BEFORE
+        )
+    )
+
+
+def _count(recorded: Sequence[RecordedCut], first: int, holds: Callable[[Place], bool]) -> Reading[int]:
+    """Return for how many of the recorded cuts something holds: the first ones. Look at the one at `first` first."""
+    low, high, middle = 0, len(recorded), first
     while low < high:
-        middle = (low + high) // 2
-        if compare_cuts((yield recorded[middle]), cut, ranges) is CutOrder.BEFORE:
+        if holds((yield recorded[middle])):
             low = middle + 1
         else:
             high = middle
+        middle = (low + high) // 2
     return low
 
 
-def _limits(policy: RetentionPolicy, now_ms: int, recorded: Sequence[RecordedCut]) -> _Limits:
+def _limits(policy: RetentionPolicy, now_ms: int, recorded: Sequence[RecordedCut]) -> Reading[_Limits]:
     """Return the cuts at the limits. Cuts follow each other, so what they keep falls from the oldest to the newest."""
+    if policy.kind is RetentionType.SIZE:
+        newest_bytes = recorded[-1].size_bytes
+        enough = recorded[: (yield from _count_keeping(recorded, newest_bytes, policy.minimum))]
+        too_many = yield from _count_keeping(enough, newest_bytes, policy.most + 1)
+        beyond = None
+    else:
+        enough = [each for each in recorded if now_ms - each.recorded_ms >= policy.minimum]
+        too_many = sum(now_ms - each.recorded_ms > policy.most for each in enough)
+        beyond = next((each for each in reversed(enough) if now_ms - each.recorded_ms >= policy.most), None)
+    most = enough[min(too_many, len(enough) - 1)] if enough else None
+    return _Limits(enough[-1] if enough else None, most, beyond)
 
-    def kept(each: RecordedCut) -> int:
-        if policy.kind is RetentionType.SIZE:
-            return recorded[-1].size_bytes - each.size_bytes
-        return now_ms - each.recorded_ms
 
-    enough = [each for each in recorded if kept(each) >= policy.minimum]
-    least = enough[-1] if enough else None
-    most = next((each for each in enough if kept(each) <= policy.most), least)
-    beyond = next((each for each in reversed(recorded) if kept(each) >= policy.most), None)
-    return _Limits(least, most, beyond)
+def _count_keeping(recorded: Sequence[RecordedCut], newest_bytes: int, least_bytes: int) -> Reading[int]:
+    """Return how many of the recorded cuts keep so many bytes: the first ones."""
+    # Their sizes count also what is deleted behind them. Hence no others keep as much, and mostly all of these do.
+    possible = [each for each in recorded if newest_bytes - each.size_bytes >= least_bytes]
+    return (
+        yield from _count(possible, len(possible) - 1, lambda place: newest_bytes - place.size_bytes >= least_bytes)
+    )
 
 
 def _by_size(
     policy: RetentionPolicy,
     recorded: Sequence[RecordedCut],
-    subscribers: Bound,
+    subscribers: Place,
     limits: _Limits,
     ranges: Ranges,
 ) -> Reading[Truncation | None]:
-    newest_bytes = recorded[-1].size_bytes
-    kept_bytes = newest_bytes - subscribers.size_bytes
+    kept_bytes = recorded[-1].size_bytes - subscribers.size_bytes
     if kept_bytes < policy.minimum:
         return (yield from _at_minimum(recorded, subscribers, limits, ranges))
     if kept_bytes < policy.most:
         return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
-    if limits.most is not None and newest_bytes - limits.most.size_bytes < kept_bytes:
-        return Truncation((yield limits.most), TruncationReason.MAX_LIMIT)
+    if limits.most is not None:
+        most = yield limits.most
+        if most.size_bytes > subscribers.size_bytes:
+            return Truncation(most.cut, TruncationReason.MAX_LIMIT)
     return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
 
 
 def _by_time(
-    recorded: Sequence[RecordedCut], subscribers: Bound, limits: _Limits, ranges: Ranges
+    recorded: Sequence[RecordedCut], subscribers: Place, limits: _Limits, ranges: Ranges
 ) -> Reading[Truncation | None]:
     if limits.least is None:
         return None
-    if compare_cuts((yield limits.least), subscribers.cut, ranges) is not CutOrder.EQUAL_OR_AFTER:
+    if compare_cuts((yield limits.least).cut, subscribers.cut, ranges) is not CutOrder.EQUAL_OR_AFTER:
         return (yield from _at_minimum(recorded, subscribers, limits, ranges))
     if limits.beyond is None or limits.most is None:
         return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
-    beyond = yield limits.beyond
+    beyond = (yield limits.beyond).cut
     match compare_cuts(subscribers.cut, beyond, ranges):
         case CutOrder.EQUAL_OR_AFTER:
             return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
         case CutOrder.BEFORE:
-            return Truncation((yield limits.most), TruncationReason.MAX_LIMIT)
+            return Truncation((yield limits.most).cut, TruncationReason.MAX_LIMIT)
         case CutOrder.OVERLAPS:
             return Truncation(beyond, TruncationReason.MAX_LIMIT)
 
 
 def _at_minimum(
-    recorded: Sequence[RecordedCut], subscribers: Bound, limits: _Limits, ranges: Ranges
+    recorded: Sequence[RecordedCut], subscribers: Place, limits: _Limits, ranges: Ranges
 ) -> Reading[Truncation | None]:
     """Truncate at the newest recorded cut that keeps the minimum and lies before all that subscribers have not read."""
     enough = [] if limits.least is None else recorded[: recorded.index(limits.least) + 1]
     before = yield from count_before(enough, subscribers.cut, ranges)
-    return Truncation((yield enough[before - 1]), TruncationReason.MIN_LIMIT) if before else None
+    return Truncation((yield enough[before - 1]).cut, TruncationReason.MIN_LIMIT) if before else None

@@ -17,6 +17,7 @@ from tailrace.controller.managers import retention
 from tailrace.controller.managers.streams import StreamManager
 from tailrace.controller.metadata.stream_store import StreamStore
 
+from . import test_retention_behind_head as behind_head
 from . import test_retention_manager as tests
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -74,6 +75,11 @@ def ghost_subscriber(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(retention, "subscribers", with_ghosts)
 
 
+def the_head_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A subscriber's cut that lies behind the head in some segments is used unchanged."""
+    patch.setattr(retention, "latest", lambda cuts, ranges: cuts[0])
+
+
 def changed_during_a_decision(what: str) -> Find:
     return lambda bench, patch: tests.test_what_changes_during_a_decision_stops_it(bench, what, patch)
 
@@ -87,12 +93,17 @@ async def deleted_group(bench: tests.Bench, _: pytest.MonkeyPatch) -> None:
     await tests.test_a_deleted_group_holds_nothing(bench)
 
 
+async def deleted_beyond_a_subscriber(bench: tests.Bench, _: pytest.MonkeyPatch) -> None:
+    await behind_head.test_what_is_deleted_beyond_a_subscriber_does_not_count_as_kept(bench)
+
+
 @pytest.mark.parametrize(
     ("plant", "find", "words"),
     [
         (policy_of_yesterday, changed_during_a_decision("policy"), r"assert RetentionTruncation\(.*\) is None"),
         (subscriber_of_this_moment_overlooked, changed_during_a_decision("subscriber"), "assert Retention.* is None"),
         (cut_beyond_the_tail, beyond_the_tail, "stream scope/stream is busy after .* its workflow continues"),
+        (the_head_is_forgotten, deleted_beyond_a_subscriber, "assert None is not None"),
         (ghost_subscriber, deleted_group, r"assert \{0: 5\} == \{0: 50\}"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
