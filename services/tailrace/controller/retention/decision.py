@@ -62,9 +62,10 @@ class _Limits:
     least: RecordedCut | None
     """The newest one that keeps at least the minimum."""
     most: RecordedCut | None
-    """The oldest one that keeps at least the minimum and at most the maximum; else `least`."""
-    beyond: RecordedCut | None
-    """The newest one before which everything exceeds the maximum."""
+    """By size, the oldest one that keeps at least the minimum and at most the maximum; else `least`.
+
+    By time, the newest one before which everything is as old as the maximum or older (ADR 0045).
+    """
 
 
 def decide(
@@ -109,17 +110,16 @@ def _count(recorded: Sequence[RecordedCut], first: int, holds: Callable[[Place],
 
 def _limits(policy: RetentionPolicy, now_ms: int, recorded: Sequence[RecordedCut]) -> Reading[_Limits]:
     """Return the cuts at the limits. Cuts follow each other, so what they keep falls from the oldest to the newest."""
-    if policy.kind is RetentionType.SIZE:
-        newest_bytes = recorded[-1].size_bytes
-        enough = recorded[: (yield from _count_keeping(recorded, newest_bytes, policy.minimum))]
-        too_many = yield from _count_keeping(enough, newest_bytes, policy.most + 1)
-        beyond = None
-    else:
-        enough = [each for each in recorded if now_ms - each.recorded_ms >= policy.minimum]
-        too_many = sum(now_ms - each.recorded_ms > policy.most for each in enough)
-        beyond = next((each for each in reversed(enough) if now_ms - each.recorded_ms >= policy.most), None)
-    most = enough[min(too_many, len(enough) - 1)] if enough else None
-    return _Limits(enough[-1] if enough else None, most, beyond)
+    if policy.kind is RetentionType.TIME:
+        old = [each for each in recorded if now_ms - each.recorded_ms >= policy.minimum]
+        most = next((each for each in reversed(old) if now_ms - each.recorded_ms >= policy.most), None)
+        return _Limits(old[-1] if old else None, most)
+    newest_bytes = recorded[-1].size_bytes
+    enough = recorded[: (yield from _count_keeping(recorded, newest_bytes, policy.minimum))]
+    if not enough:
+        return _Limits(None, None)
+    too_many = yield from _count_keeping(enough, newest_bytes, policy.most + 1)
+    return _Limits(enough[-1], enough[min(too_many, len(enough) - 1)])
 
 
 def _count_keeping(recorded: Sequence[RecordedCut], newest_bytes: int, least_bytes: int) -> Reading[int]:
@@ -157,16 +157,11 @@ def _by_time(
         return None
     if compare_cuts((yield limits.least).cut, subscribers.cut, ranges) is not CutOrder.EQUAL_OR_AFTER:
         return (yield from _at_minimum(recorded, subscribers, limits, ranges))
-    if limits.beyond is None or limits.most is None:
-        return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
-    beyond = (yield limits.beyond).cut
-    match compare_cuts(subscribers.cut, beyond, ranges):
-        case CutOrder.EQUAL_OR_AFTER:
-            return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
-        case CutOrder.BEFORE:
-            return Truncation((yield limits.most).cut, TruncationReason.MAX_LIMIT)
-        case CutOrder.OVERLAPS:
-            return Truncation(beyond, TruncationReason.MAX_LIMIT)
+    if limits.most is not None:
+        most = (yield limits.most).cut
+        if compare_cuts(subscribers.cut, most, ranges) is not CutOrder.EQUAL_OR_AFTER:
+            return Truncation(most, TruncationReason.MAX_LIMIT)
+    return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
 
 
 def _at_minimum(

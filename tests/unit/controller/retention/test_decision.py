@@ -182,17 +182,15 @@ class Search:
         """What goes although a subscriber did not read it."""
         assert self.subscribers is not None
         before, maximum = self.case.before, self.maximum
-        within = [before(each.cut) for each in allowed if self.kept(each.cut, each.recorded_ms) <= maximum]
+        if self.policy.kind is RetentionType.TIME:
+            old = [before(each.cut) for each in self.case.recorded if self.kept(each.cut, each.recorded_ms) >= maximum]
+            return None if not old or max(old, key=len) <= consumed else max(old, key=len)
+        within = [before(each.cut) for each in allowed if self.kept(each.cut) <= maximum]
         most = min(within, key=len) if within else sets[-1] if sets else None
-        if self.policy.kind is RetentionType.SIZE:
-            if self.kept(self.subscribers) < maximum or most is None:
-                return None
-            fewer = self._byte_count(most) > len(self.case.history.bytes_before(self.subscribers))
-            return most if fewer else None
-        old = [before(each.cut) for each in self.case.recorded if self.kept(each.cut, each.recorded_ms) >= maximum]
-        if not old or max(old, key=len) <= consumed:
+        if self.kept(self.subscribers) < maximum or most is None:
             return None
-        return most if consumed < max(old, key=len) else max(old, key=len)
+        fewer = self._byte_count(most) > len(self.case.history.bytes_before(self.subscribers))
+        return most if fewer else None
 
     def _byte_count(self, positions: Positions) -> int:
         lengths = self.case.history.lengths
@@ -274,7 +272,7 @@ def check_promises(case: Case, policy: RetentionPolicy, bound: Place | None, mad
         assert len(newest) - bound.size_bytes >= policy.maximum
     else:
         too_old = [each for each in case.recorded if case.now_ms - each.recorded_ms >= policy.maximum]
-        assert not case.history.bytes_before(too_old[-1].cut) <= case.history.bytes_before(bound.cut)
+        assert removed <= case.history.bytes_before(too_old[-1].cut), "what is younger than the maximum stays"
 
 
 def test_recorded_cuts_before_the_head_are_counted(test_seed: int, test_profile: str) -> None:
@@ -366,3 +364,10 @@ def test_without_a_cut_within_the_limits_the_minimum_decides() -> None:
     sparse = [HOURS[0], HOURS[3], HOURS[9], HOURS[10]]
     policy = RetentionPolicy.by_size_bytes(20, 60)
     assert decided(policy, 10, sparse, at(15), RANGES) == Truncation({ONE: 30}, TruncationReason.MAX_LIMIT)
+
+
+def test_by_time_what_is_younger_than_the_maximum_waits_for_a_lagging_subscriber() -> None:
+    burst = [HOURS[0], Made(8, 1000, {ONE: 1000}), Made(9, 1010, {ONE: 1010})]
+    assert decided(TIME, 10, burst, at(5), RANGES) == Truncation({ONE: 5}, TruncationReason.CONSUMPTION)
+    sparse = [HOURS[1], HOURS[2], *burst[1:]]
+    assert decided(TIME, 10, sparse, at(5), RANGES) == Truncation({ONE: 20}, TruncationReason.MAX_LIMIT)

@@ -13,6 +13,7 @@ import pytest
 
 from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import CutOrder, compare_cuts
+from tailrace.common.stream_policies import RetentionType
 from tailrace.controller.metadata.model import Epoch, RecordedCut, TruncationReason
 from tailrace.controller.retention import decision, forward, lower_bound
 
@@ -49,11 +50,24 @@ def the_newest_cut_for_the_maximum(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decision, "_limits", limits)
 
 
+def a_younger_cut_for_the_maximum_age(patch: pytest.MonkeyPatch) -> None:
+    """The cut that follows the newest one which is as old as the maximum: data between them may be young."""
+
+    def limits(policy: Any, now_ms: int, recorded: Sequence[RecordedCut]) -> decision.Reading[Any]:
+        found = yield from _limits(policy, now_ms, recorded)
+        if policy.kind is RetentionType.SIZE or found.most is None:
+            return found
+        following = recorded[min(recorded.index(found.most) + 1, len(recorded) - 1)]
+        return dataclasses.replace(found, most=following)
+
+    patch.setattr(decision, "_limits", limits)
+
+
 def the_maximum_is_never_exceeded(patch: pytest.MonkeyPatch) -> None:
     """A subscriber that lags holds everything."""
 
     def limits(policy: Any, now_ms: int, recorded: Sequence[RecordedCut]) -> decision.Reading[Any]:
-        return dataclasses.replace((yield from _limits(policy, now_ms, recorded)), most=None, beyond=None)
+        return dataclasses.replace((yield from _limits(policy, now_ms, recorded)), most=None)
 
     patch.setattr(decision, "_limits", limits)
 
@@ -144,6 +158,7 @@ def truncated(seed: int) -> None:
     [
         (a_cut_too_new_for_the_minimum, truncated),
         (the_newest_cut_for_the_maximum, truncated),
+        (a_younger_cut_for_the_maximum_age, truncated),
         (the_maximum_is_never_exceeded, truncated),
         (cuts_that_overlap_count_as_before, truncated),
         (one_cut_too_many_before_consumption, truncated),
