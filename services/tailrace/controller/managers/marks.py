@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, OverloadedError
+from tailrace.common.errors import BadRequestError, NoSuchStreamError, OverloadedError
 from tailrace.common.names import check_entity_name
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import is_behind
+from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import StreamRecord, WriterMark
 from tailrace.controller.metadata.transitions import require
 from tailrace.controller.workflows import marked
-from tailrace.controller.workflows.writer_marks import has_room, make_room, with_writer
+from tailrace.controller.workflows.writer_marks import has_room, make_room, mark_in, with_writer
 
 if TYPE_CHECKING:
     from tailrace.controller.managers.stream_cuts import CutReader
@@ -55,7 +56,7 @@ class MarkManager:
         item = key.writer(writer)
         snapshot = await self._context.store.read(key, [key.root, item])
         root = require(snapshot.get(StreamRecord, key.root), key)
-        before = snapshot.get(WriterMark, item)
+        before = mark_in(snapshot, item, root, writer)
         if not await self._is_ahead(key, root, before, position):
             return NoteResult.INVALID_POSITION
         if not has_room(root, writer):
@@ -66,7 +67,9 @@ class MarkManager:
 
         def decide(found: StreamRecord | None, now: Snapshot) -> Change[NoteResult]:
             current = require(found, key)
-            stored = now.get(WriterMark, item)
+            if current.state is StreamState.DELETING:  # a mark that is written now would stay
+                raise NoSuchStreamError(f"stream {key} is being deleted")
+            stored = mark_in(now, item, current, writer)
             if current.incarnation != root.incarnation:
                 return Change(NoteResult.INVALID_POSITION)  # the position is of the stream that was deleted meanwhile
             if stored is not None and timestamp < stored.timestamp:
@@ -75,7 +78,7 @@ class MarkManager:
                 return Change(NoteResult.SUCCESS)  # stored by an earlier attempt of this call whose reply was lost
             if stored is not None and stored != before:
                 return Change(NoteResult.INVALID_POSITION)  # the same writer noted two times at once
-            if stored is not None and writer in current.writers:
+            if stored is not None:
                 return Change(NoteResult.SUCCESS, {item: mark})  # see the module's text
             if not has_room(current, writer):
                 raise OverloadedError(
@@ -113,8 +116,7 @@ class MarkManager:
         item = key.writer(writer)
 
         def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:
-            require(found, key)
-            stored = snapshot.get(WriterMark, item)
+            stored = mark_in(snapshot, item, require(found, key), writer)
             if stored is None:
                 return Change(False)
             if not stored.alive:

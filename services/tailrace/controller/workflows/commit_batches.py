@@ -23,7 +23,6 @@ from tailrace.controller.metadata.records import (
     Rolling,
     StreamRecord,
     TransactionRecord,
-    WriterMark,
 )
 from tailrace.controller.metadata.transitions import commit_batch_done, commit_batch_taken, may_take_commits
 from tailrace.controller.workflows.marked import note
@@ -32,7 +31,7 @@ from tailrace.controller.workflows.transactions import (
     transaction_epoch,
     transaction_segment_names,
 )
-from tailrace.controller.workflows.writer_marks import advanced, has_room, make_room, with_writer
+from tailrace.controller.workflows.writer_marks import advanced, has_room, make_room, mark_in, with_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -235,7 +234,7 @@ async def finish_batch(
         for writer, timestamp in marked.items():
             if has_room(ended, writer):
                 item = key.writer(writer)
-                puts[item] = advanced(snapshot.get(WriterMark, item), timestamp, position, now_ms)
+                puts[item] = advanced(mark_in(snapshot, item, ended, writer), timestamp, position, now_ms)
                 ended = with_writer(ended, writer)
         return Change(None, {**puts, key.root: ended, **more(ended)})
 

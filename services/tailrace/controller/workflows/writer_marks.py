@@ -35,6 +35,14 @@ def has_room(root: StreamRecord, writer: str) -> bool:
     return writer in root.writers or len(root.writers) < limits.WRITER_MARKS_PER_STREAM_MAX
 
 
+def mark_in(snapshot: Snapshot, item: bytes, root: StreamRecord, writer: str) -> WriterMark | None:
+    """Return a writer's mark, which is under the key `item`, if the root lists the writer.
+
+    Any other mark there is of an earlier stream of the name.
+    """
+    return snapshot.get(WriterMark, item) if writer in root.writers else None
+
+
 def advanced(before: WriterMark | None, timestamp: int, position: Mapping[int, int], now_ms: int) -> WriterMark:
     """Return the mark after a commit at that time and position. Neither goes back."""
     if before is None:

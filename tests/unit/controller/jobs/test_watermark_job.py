@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.errors import NoSuchSegmentError, UnavailableError
-from tailrace.common.names import qualified_segment_name
+from tailrace.common.errors import NoSuchSegmentError, NoSuchStreamError, UnavailableError
+from tailrace.common.names import qualified_segment_name, segment_id
 from tailrace.common.watermarks import Watermark
 from tailrace.controller.metadata.metadata_store import MARKED_TABLE
+from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
+from tailrace.controller.metadata.records import WriterMark, decode, encode
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 
 PERIOD_S = 0.01
+KEY = StreamKey("scope", "stream")
 
 
 class ModelMarks:
@@ -267,3 +271,42 @@ async def test_a_stream_that_is_made_again_has_its_own_watermarks(
     await note(api, "a", 50, {segment: 1})
     await until(lambda: marks.of()[1:] == [] and len(marks.written) == 2)
     assert [each.lower for each in list(marks.written.values())[1]] == [50]
+
+
+async def test_a_stream_that_is_being_deleted_gets_no_more_marks(world: Any, make_api: Any) -> None:
+    api = make_api(await world.start(sole=True))
+    await api.setup()
+    await note(api, "known", 10, {0: 0})
+    await api.call("sealStream", api.info)
+    delete, begun, released = world.segments.delete_segment, asyncio.Event(), asyncio.Event()
+
+    async def waiting(name: str) -> Any:
+        begun.set()
+        await released.wait()
+        return await delete(name)
+
+    world.segments.delete_segment = waiting
+    deleting = asyncio.create_task(api.call("deleteStream", api.info))
+    await begun.wait()
+    for writer in ("known", "new"):
+        with pytest.raises(NoSuchStreamError, match="stream scope/stream is being deleted"):
+            await note(api, writer, 20, {0: 0})
+    released.set()
+    assert (await deleting).status == pb.DeleteStreamStatus.SUCCESS
+    assert [key for key in world.metadata.dump()[KEY.table] if key.startswith(b"scope/stream/")] == []
+
+
+async def test_a_mark_that_an_earlier_stream_of_the_name_left_counts_for_nothing(world: Any, make_api: Any) -> None:
+    api = make_api(await world.start(sole=True))
+    await api.setup()
+    left = encode(WriterMark(1000, {segment_id(7, 0): 100}, world.clock.ms))
+    await world.metadata.put(KEY.table, [Put(KEY.writer(writer), left, UNCONDITIONAL) for writer in ("a", "b", "c")])
+    removed = await api.call("removeWriter", pb.RemoveWriterRequest(writer="a", stream=api.info))
+    assert removed.result == pb.RemoveWriterResponse.UNKNOWN_WRITER
+    assert await note(api, "a", 10, {0: 0}) == pb.TimestampResponse.SUCCESS
+    made = await api.begin()
+    assert await api.commit(made.txnId, writerId="b", timestamp=20) == pb.TxnStatus.SUCCESS
+    await api.until_state(made.txnId, pb.TxnState.COMMITTED)
+    stored = {writer: world.metadata.dump()[KEY.table][KEY.writer(writer)] for writer in ("a", "b")}
+    times = {writer: decode(WriterMark, value, "test").timestamp for writer, value in stored.items()}
+    assert times == {"a": 10, "b": 20}
