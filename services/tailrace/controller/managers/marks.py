@@ -61,8 +61,6 @@ class MarkManager:
             return NoteResult.INVALID_POSITION
         if not has_room(root, writer):
             await make_room(self._context, key)
-        if writer not in root.writers:
-            await marked.note(self._context, key)
         mark = WriterMark(timestamp, position, self._context.clock.now_ms())
 
         def decide(found: StreamRecord | None, now: Snapshot) -> Change[NoteResult]:
@@ -87,7 +85,7 @@ class MarkManager:
                 )
             return Change(NoteResult.SUCCESS, {item: mark, key.root: with_writer(current, writer)})
 
-        return await self._context.store.change(key, [item], decide)
+        return await marked.change(self._context, key, [item], decide)
 
     async def _is_ahead(
         self, key: StreamKey, root: StreamRecord, before: WriterMark | None, position: dict[int, int]

@@ -25,7 +25,7 @@ from tailrace.controller.metadata.records import (
     TransactionRecord,
 )
 from tailrace.controller.metadata.transitions import commit_batch_done, commit_batch_taken, may_take_commits
-from tailrace.controller.workflows.marked import note
+from tailrace.controller.workflows import marked
 from tailrace.controller.workflows.transactions import (
     completed_puts,
     transaction_epoch,
@@ -217,13 +217,11 @@ async def finish_batch(
     batch = taken.commit_batch
     committed = [transaction_id for transaction_id in batch if transaction_id not in refused]
     items = [key.transaction(transaction_id) for transaction_id in committed]
-    marked = await _marking_writers(context, key, items)
-    if marked:
+    times = await _marking_writers(context, key, items)
+    if times:
         await make_room(context, key)
-        if not marked.keys() <= frozenset(taken.writers):
-            await note(context, key)
     now_ms = context.clock.now_ms()
-    marks = [key.writer(writer) for writer in marked]
+    marks = [key.writer(writer) for writer in times]
 
     def decide(now: StreamRecord | None, snapshot: Snapshot) -> Change[None]:
         if now is None or (now.commit_batch, now.rolling) != (batch, taken.rolling):
@@ -231,14 +229,14 @@ async def finish_batch(
         done = [CompletedTransaction(transaction_id, True, now_ms) for transaction_id in committed]
         puts = completed_puts(key, now, snapshot, done)
         ended = commit_batch_done(now, refused)
-        for writer, timestamp in marked.items():
+        for writer, timestamp in times.items():
             if has_room(ended, writer):
                 item = key.writer(writer)
                 puts[item] = advanced(mark_in(snapshot, item, ended, writer), timestamp, position, now_ms)
                 ended = with_writer(ended, writer)
         return Change(None, {**puts, key.root: ended, **more(ended)})
 
-    await context.store.change(key, (*items, *marks), decide, by_memory=True)
+    await marked.change(context, key, (*items, *marks), decide, by_memory=True)
 
 
 def _is_of_commit(record: TransactionRecord | CompletedTransaction | None) -> bool:
@@ -251,9 +249,9 @@ async def _marking_writers(context: WorkflowContext, key: StreamKey, items: Sequ
     snapshot = context.store.remembered(key, items)
     if snapshot is None or not all(_is_of_commit(snapshot.transaction(item)) for item in items):
         snapshot = await context.store.read(key, items, remember=True)
-    marked: dict[str, int] = {}
+    times: dict[str, int] = {}
     for item in items:
         record = snapshot.transaction(item)
         if isinstance(record, TransactionRecord) and record.writer and record.timestamp is not None:
-            marked[record.writer] = max(record.timestamp, marked.get(record.writer, record.timestamp))
-    return marked
+            times[record.writer] = max(record.timestamp, times.get(record.writer, record.timestamp))
+    return times

@@ -273,6 +273,37 @@ async def test_a_stream_that_is_made_again_has_its_own_watermarks(
     assert [each.lower for each in list(marks.written.values())[1]] == [50]
 
 
+async def test_a_commit_that_waits_while_its_writer_is_forgotten_lists_the_stream_again(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks
+) -> None:
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api = make_api(controller)
+    await api.setup(timestampAggregationTimeout=60_000)
+    merge, begun, released = world.segments.merge_batch, asyncio.Event(), asyncio.Event()
+
+    async def waiting(*arguments: Any) -> Any:
+        begun.set()
+        await released.wait()
+        return await merge(*arguments)
+
+    async def commit(time: int) -> Any:
+        made = await api.begin()
+        assert await api.commit(made.txnId, writerId="w", timestamp=time) == pb.TxnStatus.SUCCESS
+        return made.txnId
+
+    await api.until_state(await commit(10), pb.TxnState.COMMITTED)
+    await until(lambda: len(marks.of()) == 1)
+    world.segments.merge_batch = waiting
+    late = await commit(20)
+    await begun.wait()
+    world.clock.ms += 2 * limits.MARKED_WITHOUT_WRITERS_MS
+    await until(lambda: not listed(world))
+    released.set()
+    await api.until_state(late, pb.TxnState.COMMITTED)
+    assert listed(world) == {b"scope/stream"}
+    await until(lambda: [lower for lower, _, _ in marks.of()] == [10, 20])
+
+
 async def test_a_stream_that_is_being_deleted_gets_no_more_marks(world: Any, make_api: Any) -> None:
     api = make_api(await world.start(sole=True))
     await api.setup()
