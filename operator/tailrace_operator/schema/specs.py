@@ -282,6 +282,8 @@ def _retention(spec: dict[str, Any], path: str) -> RetentionSpec:
     else:
         hold(stream.TIME_RETENTION_KEEPS_DURATIONS, path, all(map(values.is_duration, bounds)))
         numbers = [values.duration_ms(bound) for bound in bounds]
+    if "max" in spec:
+        hold(stream.RETENTION_MAX_POSITIVE, f"{path}.max", numbers[-1] > 0)
     hold(stream.RETENTION_MIN_MAX, path, numbers == sorted(numbers))
     return RetentionSpec(spec["type"], *numbers)
 

@@ -45,6 +45,10 @@ RETENTION_SIZES_BOUNDED: Final = Rule(
     f"(!has(self.max) || quantity(self.max).compareTo(quantity('{grammar.SIZE_MAX}')) <= 0))",
     f"min and max of Size retention must be at most {grammar.SIZE_MAX}",
 )
+# 0 is an unset field in the controller's messages: there it would mean that there is no maximum.
+RETENTION_MAX_POSITIVE: Final = Rule(
+    "self.matches('[1-9]')", "max must be more than 0; without it, unread data is kept"
+)
 RETENTION_MIN_MAX: Final = Rule(
     f"!has(self.max) || (self.type == 'Size' ? "
     f"(!{_SIZES} || quantity(self.min).compareTo(quantity(self.max)) <= 0) : "
@@ -85,8 +89,8 @@ def _scaling() -> Schema:
     )
 
 
-def _bound(description: str) -> Schema:
-    return string(description, max_length=grammar.QUANTITY_MAX_LENGTH, pattern=grammar.SIZE_OR_DURATION)
+def _bound(description: str, *more: Rule) -> Schema:
+    return string(description, max_length=grammar.QUANTITY_MAX_LENGTH, pattern=grammar.SIZE_OR_DURATION, rules=more)
 
 
 def _retention() -> Schema:
@@ -96,7 +100,9 @@ def _retention() -> Schema:
             "type": choice("Whether size or age decides.", grammar.RETENTION_TYPES),
             "min": _bound("Minimum that is kept: a size such as 10Gi (Size) or a duration such as 7d (Time)."),
             "max": _bound(
-                "Maximum that is kept, even if a reader group has not read it yet. Without it, unread data is kept."
+                "Maximum that is kept, even if a reader group has not read it yet; more than 0. Without it, unread "
+                "data is kept.",
+                RETENTION_MAX_POSITIVE,
             ),
         },
         required=("type", "min"),

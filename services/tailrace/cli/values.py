@@ -61,9 +61,11 @@ class Bounds:
 
 
 def parse_bounds(text: str, parse: _Parse) -> Bounds:
-    """``MIN`` or ``MIN:MAX`` of sizes or durations. Raises BadRequestError when MAX is below MIN."""
+    """``MIN`` or ``MIN:MAX`` of sizes or durations. Raises BadRequestError when MAX is 0, or below MIN."""
     low, separator, high = text.partition(":")
     bounds = Bounds(parse(low), parse(high) if separator else None)
+    if bounds.maximum == 0:  # an unset field in the controller's messages: there it means that there is no maximum
+        raise BadRequestError(f"{text[:80]!r}: the maximum must be more than 0; without it, unread data is kept")
     if bounds.maximum is not None and bounds.maximum < bounds.minimum:
         raise BadRequestError(f"{text[:80]!r}: the maximum is below the minimum")
     return bounds

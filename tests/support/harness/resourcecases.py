@@ -149,7 +149,8 @@ STREAM_CASES: Final = (
     Case("as many segments as there may be", "Stream", _scaling(minSegments=10_000)),
     Case("retention by size", "Stream", _retention("Size", min="1.5Gi", max="1536Mi")),
     Case("retention without a maximum", "Stream", _retention("Size", min="4096")),
-    Case("retention of nothing", "Stream", _retention("Time", min="0s", max="0d")),
+    Case("retention of what is not read", "Stream", _retention("Time", min="0s")),
+    Case("retention of a single byte", "Stream", _retention("Size", min="0", max="0.001")),
     Case("no cluster", "Stream", {}, "spec.cluster", without=("cluster",)),
     Case("no scope", "Stream", {}, "spec.scope", without=("scope",)),
     Case("an internal scope", "Stream", {"scope": "_system"}, "spec.scope"),
@@ -195,6 +196,8 @@ STREAM_CASES: Final = (
     Case(
         "durations the wrong way round", "Stream", _retention("Time", min="25h", max="1d"), "min must not be above max"
     ),
+    Case("a largest size of nothing", "Stream", _retention("Size", min="0", max="0.0Ki"), "max must be more than 0"),
+    Case("a largest duration of nothing", "Stream", _retention("Time", min="0s", max="0d"), "max must be more than 0"),
     Case("a size without end", "Stream", _retention("Size", min="999999999999Ti"), "must be at most 1Ei"),
     Case("bounds that are no numbers", "Stream", _retention("Size", min="lots"), "spec.retention.min"),
     Case("a large rollover size", "Stream", {"rolloverSize": "1048577Ti"}, "a size must be at most 1Ei"),
@@ -311,7 +314,10 @@ PIPELINE_CASES: Final = (
         without=_OF_JOBS,
     ),
     Case(
-        "an application of Java", "Pipeline", {"application": {"file": "/app.jar"}}, "spec.application.file",
+        "an application of Java",
+        "Pipeline",
+        {"application": {"file": "/app.jar"}},
+        "spec.application.file",
         without=_OF_JOBS,
     ),
     Case(

@@ -43,6 +43,8 @@ def test_others_are_named() -> None:
         (["stream", "create", "a/b", "--segments", "0"], 2, "--segments"),
         (["stream", "create", "a/b", "--retention-time", "5"], 2, "is not a duration"),
         (["stream", "create", "a/b", "--retention-size", "2KB:1KB"], 2, "the maximum is below the minimum"),
+        (["stream", "create", "a/b", "--retention-size", "0:0"], 2, "'0:0': the maximum must be more than 0"),
+        (["stream", "update", "a/b", "--retention-time", "0s:0.5ms"], 2, "the maximum must be more than 0"),
         (["stream", "create", "a/b", "--event-rate", "99999999999"], 2, "--event-rate"),
         (["stream", "create", "a/b", "--kb-rate", "2147483648"], 2, "--kb-rate"),
         (["stream", "update", "a/b"], 2, "no change was given"),

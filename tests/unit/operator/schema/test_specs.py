@@ -153,6 +153,7 @@ def test_a_wrong_cluster_is_refused(found: dict[str, Any], field: str, problem: 
         ({"retention": {"type": "Size", "min": "7d"}}, "spec.retention", "must be sizes"),
         ({"retention": {"type": "Time", "min": "7Gi"}}, "spec.retention", "must be durations"),
         ({"retention": {"type": "Time", "min": "25h", "max": "1d"}}, "spec.retention", "above max"),
+        ({"retention": {"type": "Time", "min": "0s", "max": "0s"}}, "spec.retention.max", "must be more than 0"),
         ({"retention": {"type": "Size"}}, "spec.retention.min", "required"),
         ({"rolloverSize": "2000000Ti"}, "spec.rolloverSize", "at most 1Ei"),
         ({"tags": ["a", "a"]}, "spec.tags[1]", "is a duplicate"),
