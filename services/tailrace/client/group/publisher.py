@@ -17,6 +17,7 @@ from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, TailraceError, UnavailableError, WriteConflictError
+from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
     from tailrace.client.group.synchronizer import GroupSynchronizer
     from tailrace.client.model import ReaderGroupConfig
+    from tailrace.common.stream_cut import StreamCut
 
 _LOG = structlog.get_logger(__name__)
 
@@ -71,9 +73,10 @@ class Publisher:
 
     async def _publish(self, config: ReaderGroupConfig, checkpoint: Mapping[str, int]) -> bool:
         """Return whether the controller has the cuts. A failure is logged: the next checkpoint is published again."""
-        try:
-            cuts = await complete_cuts(self._context, checkpoint)
-            for cut in cuts.values():
+
+        async def publish(cut: StreamCut) -> Exception | None:
+            """Publish the cut of one stream; return its failure, which stops no other stream."""
+            try:
                 with contextlib.suppress(NotFoundError):  # the stream was deleted: there is nothing to retain
                     await self._context.controller.update_subscriber_cut(
                         StreamName(cut.scope, cut.stream),
@@ -82,13 +85,26 @@ class Publisher:
                         config.generation,
                         cut.positions,
                     )
-        except (UnavailableError, WriteConflictError, BadRequestError) as error:
+            except Exception as error:  # no error of a publication may end a read
+                return error
+            return None
+
+        try:
+            cuts = await complete_cuts(self._context, checkpoint)
+        except Exception as error:  # as above
+            failures: list[Exception | None] = [error]
+        else:
+            failures = await gather_bounded(cuts.values(), publish)
+        first = next((failure for failure in failures if failure is not None), None)
+        if first is not None:
+            self._log_failure(first)
+        return first is None
+
+    def _log_failure(self, error: Exception) -> None:
+        if isinstance(error, UnavailableError | WriteConflictError | BadRequestError):
             # Refused, for example, when another reader published a later cut.
             _LOG.info("position_not_published", group=self._subscriber, reason=str(error))
-            return False
-        except Exception as error:  # no error of a publication may end a read
-            known = isinstance(error, TailraceError)
-            reason = str(error) if known else f"{type(error).__name__}: {error}"
-            _LOG.warning("position_not_published", group=self._subscriber, reason=reason, exc_info=not known)
-            return False
-        return True
+            return
+        known = isinstance(error, TailraceError)
+        reason = str(error) if known else f"{type(error).__name__}: {error}"
+        _LOG.warning("position_not_published", group=self._subscriber, reason=reason, exc_info=None if known else error)
