@@ -6,6 +6,7 @@ import collections
 import datetime
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,14 +88,59 @@ def test_a_batch_that_is_repeated_replaces_its_files(
 
     write(client, stream, [event(number, 1) for number in range(200)])
     archive(spark, source(server, stream), str(tmp_path))
-    commits = sorted((tmp_path / "_checkpoint" / "commits").iterdir())
+    forget_commits(tmp_path)
+    write(client, stream, [event(number, 2) for number in range(200, 250)])
+    archive(spark, source(server, stream), str(tmp_path))
+    assert sorted(row["n"] for row in rows_of(tmp_path)) == list(range(250))
+
+
+def test_a_repeated_first_batch_never_replaces_files_by_fewer_events(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str, tmp_path: Path
+) -> None:
+    """Retention has moved the head since the files were written, so it is not where the batch began."""
+    from pyspark.errors import PySparkException
+
+    from tailrace.pipelines.jobs.archive import archive
+
+    write(client, stream, [event(number, 1) for number in range(100)])
+    middle = client.streams.tail(stream)
+    write(client, stream, [event(number, 1) for number in range(100, 200)])
+    archive(spark, source(server, stream), str(tmp_path))
+    forget_commits(tmp_path)
+    client.streams.truncate_stream(stream, middle)
+    with pytest.raises(PySparkException, match=r"bytes from 0 on were truncated"):
+        archive(spark, source(server, stream), str(tmp_path))
+    assert sorted(row["n"] for row in rows_of(tmp_path)) == list(range(200))
+    write(client, stream, [event(number, 2) for number in range(200, 250)])
+    assert archive(spark, source(server, stream, failOnDataLoss="false"), str(tmp_path)).rows == 50
+    assert sorted(row["n"] for row in rows_of(tmp_path)) == list(range(250))
+
+
+def test_the_files_of_another_query_are_not_replaced_by_fewer_events(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str, tmp_path: Path
+) -> None:
+    """As of a checkpoint that does not say where its first batch began."""
+    from pyspark.errors import PySparkException
+
+    from tailrace.pipelines.jobs.archive import archive
+
+    write(client, stream, [event(number, 1) for number in range(100)])
+    archive(spark, source(server, stream), str(tmp_path))
+    shutil.rmtree(tmp_path / "_checkpoint")
+    client.streams.truncate_stream(stream, client.streams.tail(stream))
+    write(client, stream, [event(number, 2) for number in range(100, 150)])
+    with pytest.raises(PySparkException, match=r"batch=00000000 has 100 rows of this batch, which now has only 50"):
+        archive(spark, source(server, stream), str(tmp_path))
+    assert sorted(row["n"] for row in rows_of(tmp_path)) == list(range(100))
+
+
+def forget_commits(folder: Path) -> None:
+    """Remove the marks that batches are done, as if the job had ended before it wrote them."""
+    commits = sorted((folder / "_checkpoint" / "commits").iterdir())
     marks = [path for path in commits if path.name.isdigit() or path.name.endswith(".crc")]
     assert any(path.name.isdigit() for path in marks)
     for mark in marks:
         mark.unlink()
-    write(client, stream, [event(number, 2) for number in range(200, 250)])
-    archive(spark, source(server, stream), str(tmp_path))
-    assert sorted(row["n"] for row in rows_of(tmp_path)) == list(range(250))
 
 
 def test_windows_are_counted_once_and_the_last_one_stays_open(

@@ -44,7 +44,8 @@ def aggregate(
     events = source.open(spark)
     check_columns(events, "key", windows.keys)
     check_columns(events, "sum", windows.sums)
-    return write_batches(_counted(events, source, windows), output, every_s)
+    counted = _counted(events, source, windows)
+    return write_batches(counted, output, every_s, fail_on_data_loss=source.fail_on_data_loss)
 
 
 def _counted(events: DataFrame, source: Input, windows: Windows) -> DataFrame:

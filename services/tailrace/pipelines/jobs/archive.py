@@ -26,7 +26,7 @@ def archive(spark: SparkSession, source: Input, output: str, every_s: float | No
     events = source.open(spark)
     if source.time_field:
         events = _with_day(events, source)
-    return write_batches(events, output, every_s)
+    return write_batches(events, output, every_s, fail_on_data_loss=source.fail_on_data_loss)
 
 
 def _with_day(events: DataFrame, source: Input) -> DataFrame:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common.errors import BadRequestError
+from tailrace.pipelines.source.options import fails_on_data_loss
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,6 +30,11 @@ class Input:
     schema: str = ""
     time_field: str = ""
     options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def fail_on_data_loss(self) -> bool:
+        """Return what the option says. Raises BadRequestError."""
+        return fails_on_data_loss({name.lower(): value for name, value in self.options.items()})
 
     def open(self, spark: SparkSession) -> DataFrame:
         """Return the events as a streaming table. Raises BadRequestError for a column that they lack."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +10,7 @@ from tailrace.client.reader.batch import slices_between
 from tailrace.common import limits, names
 from tailrace.common.errors import BadRequestError
 from tailrace.common.stream_cut import StreamCut
-from tailrace.pipelines.jobs.batch_files import Progress
+from tailrace.pipelines.jobs.batch_files import Progress, position_of
 from tailrace.pipelines.jobs.checkpoint import query_with_batches
 from tailrace.pipelines.jobs.segment_keys import segment_keys
 from tailrace.pipelines.sink.query_table import find_record
@@ -166,6 +165,6 @@ def _follow(query: StreamingQuery) -> Progress:
         for each in query.recentProgress:
             number = int(each["batchId"])
             rows[number] = max(rows.get(number, 0), int(each["numInputRows"]))
-            position = each["sources"][0]["endOffset"] if each["sources"] else position
+            position = position_of(each["sources"][0]["endOffset"]) if each["sources"] else position
     written = [count for count in rows.values() if count]
-    return Progress(len(written), sum(written), json.loads(position) if isinstance(position, str) else position)
+    return Progress(len(written), sum(written), position)

@@ -126,7 +126,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         value_format=ValueFormat(choice(options, "valueFormat", tuple(ValueFormat))),
         avro_schema=options.get("avroschema", ""),
         fail_fast=choice(options, "mode", ("permissive", "failfast")) == "failfast",
-        fail_on_data_loss=choice(options, "failOnDataLoss", ("true", "false")) == "true",
+        fail_on_data_loss=fails_on_data_loss(options),
         tier2=None if direct == "never" else StoreLocation.from_options(options),
         direct_only=direct == "always",
     )
@@ -155,6 +155,11 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
     if not streaming and only_streaming:
         raise BadRequestError(f"{only_streaming[0]} is an option of streaming queries")
     return parsed
+
+
+def fails_on_data_loss(options: Mapping[str, str]) -> bool:
+    """Return whether unread data that were truncated are an error. Raises BadRequestError for another text."""
+    return choice(options, "failOnDataLoss", ("true", "false")) == "true"
 
 
 def _streams(options: Mapping[str, str]) -> tuple[StreamName, ...]:

@@ -18,7 +18,7 @@ from tailrace.common.errors import BadRequestError, NoSuchStreamError
 from tailrace.common.real_ports import SystemClock
 from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.source.ingest_times import RecordedCuts
-from tailrace.pipelines.source.offsets import from_offset, to_offset
+from tailrace.pipelines.source.offsets import begin_of, from_offset, to_offset
 from tailrace.pipelines.source.options import HEAD
 from tailrace.pipelines.source.plan import cut_of, slices
 from tailrace.pipelines.source.positions import Navigator, ReadLimits
@@ -88,12 +88,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return the position of the option ``start``, for a query without a checkpoint.
 
+        Spark asks for it again when it repeats a query's first batch; then `partitions` does not use it.
+
         Raises:
             NoSuchStreamError: no stream has the tag.
         """
         client, navigator = self._connected()
         streams = self._options.streams if self._tagged is None else client.run(self._tagged.some())
-        return to_offset({stream: client.run(navigator.start(stream, self._options.start)) for stream in streams})
+        positions = {stream: client.run(navigator.start(stream, self._options.start)) for stream in streams}
+        return to_offset(positions, positions)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the bound of a batch."""
@@ -112,17 +115,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._connected()
         positions = from_offset(start, self._named)
+        begin = positions if begin_of(start, self._named) == positions else None
         self._check_end(positions)
         bounds = ReadLimits(
             max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
             max_events=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
         )
         try:
-            return to_offset(self._advanced(positions, bounds, fresh=False))
+            return to_offset(self._advanced(positions, bounds, fresh=False), begin)
         except NoSuchStreamError:
             if self._tagged is None:
                 raise
-        return to_offset(self._advanced(positions, bounds, fresh=True))  # without those that were deleted meanwhile
+        # Without those that were deleted meanwhile.
+        return to_offset(self._advanced(positions, bounds, fresh=True), begin)
 
     def _advanced(self, positions: Positions, bounds: ReadLimits, *, fresh: bool) -> Positions:
         """Return the position after the next batch. A stream that has got the tag is read from the batch after it on.
@@ -168,7 +173,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the slices of a batch. Raises BadRequestError for offsets of other streams."""
         first, last = (from_offset(offset, self._named) for offset in (start, end))
-        parts = [Part(piece) for piece in slices(first, last)]
+        begin = begin_of(end, self._named)
+        parts = [Part(piece) for piece in slices(first if begin is None else begin, last)]
         if asks_for_times(self._options, self._schema):
             client, _ = self._connected()
             self._cuts = self._cuts or RecordedCuts(client.context)

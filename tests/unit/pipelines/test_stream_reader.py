@@ -1,0 +1,139 @@
+"""Where a query's first batch begins when it is repeated (docs/spark.md#offsets)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Coroutine, Sequence
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from tailrace.client.model import StreamName
+from tailrace.common.errors import BadRequestError
+from tailrace.pipelines.source.offsets import Positions
+from tailrace.pipelines.source.options import SourceOptions, parse_options
+from tailrace.pipelines.source.plan import Slice
+from tailrace.pipelines.source.rows import COLUMNS, SlicePartition
+from tailrace.pipelines.source.streaming import StreamReader
+from tailrace.pipelines.source.tagged import Division, divide
+
+A, B = StreamName("s", "a"), StreamName("s", "b")
+
+
+class Client:
+    """Runs what needs no event loop."""
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        with pytest.raises(StopIteration) as done:
+            work.send(None)
+        return done.value.value
+
+
+class Navigator:
+    """Streams with a position where queries begin, and one behind all data."""
+
+    def __init__(self, starts: Positions, ends: Positions) -> None:
+        self.starts, self.ends = starts, ends
+
+    async def start(self, stream: StreamName, where: object) -> dict[int, int]:
+        return self.starts[stream]
+
+    async def advance(self, positions: Positions, bounds: object, ends: object) -> Positions:
+        return {stream: self.ends[stream] for stream in positions}
+
+
+class Tagged:
+    """The streams of a tag."""
+
+    def __init__(self, streams: Sequence[StreamName]) -> None:
+        self.streams = tuple(streams)
+
+    async def some(self) -> tuple[StreamName, ...]:
+        return self.streams
+
+    async def now(self, *, fresh: bool = False) -> tuple[StreamName, ...]:
+        return self.streams
+
+    async def divide(self, positions: Positions, tagged: Sequence[StreamName]) -> Division:
+        return divide(positions, tagged, [])
+
+
+def options(**given: str) -> SourceOptions:
+    return parse_options({"controller": "tcp://c:9090", **given}, streaming=True)
+
+
+def reader(given: SourceOptions, navigator: Navigator, tagged: Sequence[StreamName] = ()) -> StreamReader:
+    """The reader of a driver that has just started."""
+    made = StreamReader(given, COLUMNS)
+    made._client, made._navigator = cast("Any", Client()), cast("Any", navigator)
+    made._tagged = cast("Any", Tagged(tagged)) if tagged else None
+    return made
+
+
+def logged(offset: dict[str, Any]) -> dict[str, Any]:
+    """An offset as Spark's log has it."""
+    return cast("dict[str, Any]", json.loads(json.dumps(offset)))
+
+
+def pieces(partitions: Sequence[InputPartition]) -> list[Slice]:
+    return [part.piece for each in partitions for part in cast("SlicePartition", each).parts]
+
+
+def first_batch(query: StreamReader) -> dict[str, Any]:
+    """The end of the first batch, which alone is in Spark's log."""
+    return logged(query.latestOffset(logged(query.initialOffset()), ReadAllAvailable()))
+
+
+@pytest.mark.parametrize(
+    ("starts", "what"),
+    [
+        ({A: {0: 50, 1: 0}}, "the head has moved"),
+        ({A: {0: 80, 1: 90}}, "the tail has moved"),
+        ({A: {2: 0}}, "the stream was scaled"),
+    ],
+)
+def test_a_repeated_first_batch_begins_where_it_began(starts: Positions, what: str) -> None:
+    end = first_batch(reader(options(stream="s/a"), Navigator({A: {0: 10, 1: 0}}, {A: {0: 70, 1: 40}})))
+    again = reader(options(stream="s/a"), Navigator(starts, {A: {0: 100, 1: 100}}))
+    found = pieces(again.partitions(logged(again.initialOffset()), end))
+    assert found == [Slice(A, 0, 10, 70), Slice(A, 1, 0, 40)], what
+
+
+def test_a_repeated_first_batch_has_a_stream_that_has_lost_the_tag() -> None:
+    navigator = Navigator({A: {0: 0}, B: {0: 5}}, {A: {0: 70}, B: {0: 40}})
+    end = first_batch(reader(options(tag="s/red"), navigator, [A, B]))
+    again = reader(options(tag="s/red"), navigator, [A])
+    assert pieces(again.partitions(logged(again.initialOffset()), end)) == [Slice(A, 0, 0, 70), Slice(B, 0, 5, 40)]
+
+
+def test_only_the_first_batch_says_where_it_began() -> None:
+    query = reader(options(stream="s/a"), navigator := Navigator({A: {0: 10}}, {A: {0: 70}}))
+    first = first_batch(query)
+    navigator.ends = {A: {0: 90}}
+    second = logged(query.latestOffset(first, ReadAllAvailable()))
+    assert second == {"s/a": {"0": 90}}
+    assert pieces(query.partitions(first, second)) == [Slice(A, 0, 70, 90)]
+    assert query.latestOffset(second, ReadAllAvailable()) == second, "there is no new batch"
+
+
+def test_a_first_batch_without_events_is_no_reason_for_another_one() -> None:
+    query = reader(options(stream="s/a", start="tail"), navigator := Navigator({A: {0: 10}}, {A: {0: 10}}))
+    first = first_batch(query)
+    assert json.dumps(query.latestOffset(first, ReadAllAvailable())) == json.dumps(first)
+    assert pieces(query.partitions(logged(query.initialOffset()), first)) == []
+    navigator.ends = {A: {0: 30}}
+    second = logged(query.latestOffset(first, ReadAllAvailable()))
+    assert pieces(query.partitions(first, second)) == [Slice(A, 0, 10, 30)]
+
+
+def test_a_first_batch_of_an_older_checkpoint_begins_where_the_query_begins_now() -> None:
+    query = reader(options(stream="s/a"), Navigator({A: {0: 10}}, {A: {0: 70}}))
+    assert pieces(query.partitions(logged(query.initialOffset()), {"s/a": {"0": 70}})) == [Slice(A, 0, 10, 70)]
+
+
+def test_a_first_batch_of_other_streams_is_refused() -> None:
+    query = reader(options(stream="s/a"), Navigator({A: {0: 10}}, {A: {0: 70}}))
+    with pytest.raises(BadRequestError, match="the checkpoint is of s/b, the query reads s/a"):
+        query.partitions({"s/a": {"0": 10}}, {"s/a": {"0": 70}, "from": {"s/b": {"0": 10}}})
