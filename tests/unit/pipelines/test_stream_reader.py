@@ -118,6 +118,13 @@ def test_only_the_first_batch_says_where_it_began() -> None:
     assert query.latestOffset(second, ReadAllAvailable()) == second, "there is no new batch"
 
 
+def test_nothing_new_after_the_first_batch_is_no_second_batch() -> None:
+    query = reader(options(stream="s/a"), Navigator({A: {0: 10}}, {A: {0: 70}}))
+    first = first_batch(query)
+    assert json.dumps(query.latestOffset(first, ReadAllAvailable())) == json.dumps(first)
+    assert pieces(query.partitions(first, first)) == [], "Spark may make a batch without data"
+
+
 def test_a_first_batch_without_events_is_no_reason_for_another_one() -> None:
     query = reader(options(stream="s/a", start="tail"), navigator := Navigator({A: {0: 10}}, {A: {0: 10}}))
     first = first_batch(query)
@@ -136,4 +143,4 @@ def test_a_first_batch_of_an_older_checkpoint_begins_where_the_query_begins_now(
 def test_a_first_batch_of_other_streams_is_refused() -> None:
     query = reader(options(stream="s/a"), Navigator({A: {0: 10}}, {A: {0: 70}}))
     with pytest.raises(BadRequestError, match="the checkpoint is of s/b, the query reads s/a"):
-        query.partitions({"s/a": {"0": 10}}, {"s/a": {"0": 70}, "from": {"s/b": {"0": 10}}})
+        query.partitions(query.initialOffset(), {"s/a": {"0": 70}, "from": {"s/b": {"0": 10}}})

@@ -115,19 +115,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._connected()
         positions = from_offset(start, self._named)
-        begin = positions if begin_of(start, self._named) == positions else None
+        begin = positions if self._is_initial(start) else None
         self._check_end(positions)
         bounds = ReadLimits(
             max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
             max_events=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
         )
         try:
-            return to_offset(self._advanced(positions, bounds, fresh=False), begin)
+            end = self._advanced(positions, bounds, fresh=False)
         except NoSuchStreamError:
             if self._tagged is None:
                 raise
-        # Without those that were deleted meanwhile.
-        return to_offset(self._advanced(positions, bounds, fresh=True), begin)
+            end = self._advanced(positions, bounds, fresh=True)  # without those that were deleted meanwhile
+        return start if end == positions else to_offset(end, begin)  # another text would be another batch
+
+    def _is_initial(self, offset: dict[str, Any]) -> bool:
+        """Return whether an offset is where the first batch begins, not where one ends."""
+        return begin_of(offset, self._named) == from_offset(offset, self._named)
 
     def _advanced(self, positions: Positions, bounds: ReadLimits, *, fresh: bool) -> Positions:
         """Return the position after the next batch. A stream that has got the tag is read from the batch after it on.
@@ -173,8 +177,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the slices of a batch. Raises BadRequestError for offsets of other streams."""
         first, last = (from_offset(offset, self._named) for offset in (start, end))
-        begin = begin_of(end, self._named)
-        parts = [Part(piece) for piece in slices(first if begin is None else begin, last)]
+        if self._is_initial(start):
+            first = begin_of(end, self._named) or first
+        parts = [Part(piece) for piece in slices(first, last)]
         if asks_for_times(self._options, self._schema):
             client, _ = self._connected()
             self._cuts = self._cuts or RecordedCuts(client.context)
