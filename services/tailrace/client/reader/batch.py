@@ -36,14 +36,14 @@ async def slices_between(
     infos = await gather_bounded(map(stream.segment, identifiers), context.segments.segment_info)
     slices = []
     for identifier, info in zip(identifiers, infos, strict=True):
-        first = max(info.start_offset, _offset(start, identifier, 0, info.length))
-        last = min(info.length, _offset(end, identifier, info.length, info.length))
+        first = max(info.start_offset, offset_of_cut(start, identifier, 0, info.length))
+        last = min(info.length, offset_of_cut(end, identifier, info.length, info.length))
         if first < last:
             slices.append(SegmentSlice(info.name, first, last))
     return slices
 
 
-def _offset(cut: Cut | None, identifier: int, absent: int, length: int) -> int:
+def offset_of_cut(cut: Cut | None, identifier: int, absent: int, length: int) -> int:
     """Return the offset of a cut in a segment; −1 is the end of a completely read segment.
 
     See docs/protocol/reader-group-state.md#state.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tailrace.client.context import ClientContext
-    from tailrace.client.model import StreamName
+    from tailrace.client.model import Cut, StreamName
     from tailrace.client.reader.batch import SegmentSlice
     from tailrace.pipelines.direct.store_location import StoreLocation
     from tailrace.pipelines.source.options import SourceOptions
@@ -54,7 +54,7 @@ class TableReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the slices to read. Raises NoSuchScopeError, NoSuchStreamError, BadRequestError."""
+        """Return the slices to read. Raises NoSuchScopeError, NoSuchStreamError, BadRequestError, DataLossError."""
         found: list[tuple[StreamName, SegmentSlice]] = []
         with BlockingClient(self._options.controller) as client:
             navigator = Navigator(client.context, self._options.fail_on_data_loss)
@@ -63,7 +63,9 @@ class TableReader(DataSourceReader):
                 streams = client.run(TaggedStreams(client.context, self._options.tag).some())
             for stream in streams:
                 start, end = client.run(_bounds(navigator, stream, self._options))
-                found += ((stream, piece) for piece in client.slices(stream, start, end))
+                is_time = isinstance(self._options.start, Moment)  # which is the head where that is later
+                slices = client.run(navigator.slices(stream, start, end, may_begin_later=is_time))
+                found += ((stream, piece) for piece in slices)
             cuts = RecordedCuts(client.context)
             parts = client.run(_parts(client.context, self._options, cuts, found))
             if asks_for_times(self._options, self._schema):
@@ -171,7 +173,7 @@ async def _direct_parts(
 
 async def _bounds(
     navigator: Navigator, stream: StreamName, options: SourceOptions
-) -> tuple[StreamCut | None, StreamCut | None]:
+) -> tuple[Cut | None, Cut | None]:
     """Return start and end as cuts; None for the head and the present tail. Raises BadRequestError."""
     await navigator.check_exists(stream)
     for cut in (options.start, options.end):
@@ -188,10 +190,9 @@ async def _cut(
     find: Callable[[StreamName, Moment], Awaitable[dict[int, int] | None]],
     stream: StreamName,
     where: str | StreamCut | Moment | None,
-) -> StreamCut | None:
+) -> Cut | None:
     """Return a cut, or the one that is found for a time."""
     assert not isinstance(where, str)
-    if not isinstance(where, Moment):
-        return where
-    positions = await find(stream, where)
-    return None if positions is None else StreamCut(stream.scope, stream.stream, positions)
+    if isinstance(where, Moment):
+        return await find(stream, where)
+    return None if where is None else where.positions

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager
-from tailrace.client.reader.batch import SegmentReader
+from tailrace.client.reader.batch import SegmentReader, SegmentSlice, offset_of_cut
+from tailrace.client.reader.segment_input import UNLIMITED_OFFSET
 from tailrace.client.stream_manager import StreamManager
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common.errors import (
@@ -18,19 +19,18 @@ from tailrace.common.errors import (
     NoSuchSegmentError,
     NoSuchStreamError,
 )
-from tailrace.common.stream_cut import pairs_of_positions
+from tailrace.common.stream_cut import StreamCut, pairs_of_positions
 from tailrace.common.stream_policies import StreamDataRetention
 from tailrace.common.task_groups import gather_bounded
 from tailrace.pipelines.source.options import HEAD, TAIL, Moment
 from tailrace.pipelines.source.plan import follow, share
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from tailrace.client.context import ClientContext
-    from tailrace.client.model import StreamName
+    from tailrace.client.model import Cut, StreamName
     from tailrace.client.types import SegmentInfo
-    from tailrace.common.stream_cut import StreamCut
     from tailrace.pipelines.source.offsets import Positions
 
 _LOG = structlog.get_logger(__name__)
@@ -42,6 +42,18 @@ class ReadLimits:
 
     max_bytes: int | None = None
     max_events: int | None = None
+
+
+class Extent(NamedTuple):
+    """Bytes ``start`` to ``end`` of a segment, of which those before ``kept_from`` were truncated.
+
+    ``end`` is UNLIMITED_OFFSET where nobody knows how much there was.
+    """
+
+    identifier: int
+    start: int
+    kept_from: int
+    end: int
 
 
 @dataclass
@@ -101,6 +113,47 @@ class Navigator:
         """Return the position behind all data."""
         return dict((await StreamManager(self.context).tail(stream)).positions)
 
+    async def between(self, stream: StreamName, start: Cut | None, end: Cut | None) -> list[Extent]:
+        """Return what lies between two cuts, also what was truncated; None is the head, and the present tail.
+
+        Raises:
+            NotFoundError. BadRequestError: the start is after the end.
+        """
+        identifiers = await self.context.controller.segments_between(stream, start, end)
+        infos, sizes = await self._segments(stream, identifiers)
+        extents = []
+        for each, info in infos.items():
+            size = sizes[each] if info is None else info.length
+            length = UNLIMITED_OFFSET if size is None else size
+            first = offset_of_cut(start, each, 0, length)
+            last = min(length, offset_of_cut(end, each, length, length))
+            if first < last:
+                extents.append(Extent(each, first, min(last, length if info is None else info.start_offset), last))
+        return extents
+
+    async def slices(
+        self, stream: StreamName, start: Cut | None, end: Cut | None, *, may_begin_later: bool
+    ) -> list[SegmentSlice]:
+        """Return the slices between two cuts; None is the head, and the present tail.
+
+        Raises:
+            NotFoundError, BadRequestError: see `between`. DataLossError: the start is truncated, unless the slices may
+                begin behind it.
+        """
+        slices = []
+        for each in await self.between(stream, start, end):
+            name = stream.segment(each.identifier)
+            if start is not None and each.start < each.kept_from and not may_begin_later:
+                cut = StreamCut(stream.scope, stream.stream, start).to_text()
+                to = "its end" if each.kept_from == UNLIMITED_OFFSET else str(each.kept_from)
+                lost = f"bytes {each.start} to {to} were truncated, which are behind the start {cut}"
+                lost += "; with failOnDataLoss=false the table begins behind them"
+                self._lose(name, each.start, each.kept_from, lost)
+            first = max(each.start, each.kept_from)
+            if first < each.end:
+                slices.append(SegmentSlice(name, first, each.end))
+        return slices
+
     async def advance(self, positions: Positions, bounds: ReadLimits, ends: Positions | None) -> Positions:
         """Return the position after the next batch from `positions` on, and not beyond `ends`.
 
@@ -137,7 +190,7 @@ class Navigator:
         for each, info in infos.items():
             if info is not None:
                 if begins[each] < info.start_offset:
-                    self._lose(stream, each, begins[each], info.start_offset)
+                    self._lose_unread(stream, each, begins[each], info.start_offset)
                     begins[each] = info.start_offset
                 lengths[each] = max(begins[each], min(info.length, ends.get(each, info.length)))
         return begins, lengths
@@ -152,6 +205,19 @@ class Navigator:
 
     async def _infos(self, stream: StreamName, cut: Mapping[int, int]) -> dict[int, SegmentInfo | None]:
         """Return the properties of the segments; None for those that a truncation deleted."""
+        found, sizes = await self._segments(stream, cut)
+        for each, size in sizes.items():
+            if size is None or cut[each] < size:
+                self._lose_unread(stream, each, cut[each], size)
+        return found
+
+    async def _segments(
+        self, stream: StreamName, identifiers: Collection[int]
+    ) -> tuple[dict[int, SegmentInfo | None], dict[int, int | None]]:
+        """Return the properties of the segments; None for those that were deleted, and the sizes that these had.
+
+        The size of a segment that a client deleted while it was active is not known.
+        """
 
         async def info(identifier: int) -> SegmentInfo | None:
             try:
@@ -159,8 +225,9 @@ class Navigator:
             except NoSuchSegmentError:
                 return None
 
-        found = dict(zip(cut, await gather_bounded(cut, info), strict=True))
+        found = dict(zip(identifiers, await gather_bounded(identifiers, info), strict=True))
         missing = [each for each, one in found.items() if one is None]
+        sizes: dict[int, int | None] = {}
         if missing:
             await self.check_exists(stream)
             history = await self.context.controller.stream_history(stream)
@@ -170,24 +237,19 @@ class Navigator:
                     raise IllegalStateError(
                         f"stream {stream} has no segment {each}: it was deleted and created again since the checkpoint"
                     )
-                size = history.sealed_sizes.get(each)  # None: a client deleted it while it was active
-                if size is None or cut[each] < size:
-                    self._lose(stream, each, cut[each], size)
-        return found
+                sizes[each] = history.sealed_sizes.get(each)
+        return found, sizes
 
-    def _lose(self, stream: StreamName, identifier: int, start: int, end: int | None) -> None:
-        """Report data that are gone before they were read, up to `end`, or all that were there.
+    def _lose_unread(self, stream: StreamName, identifier: int, start: int, end: int | None) -> None:
+        """Report data that are gone before a query read them, up to `end`, or all that were there. Raises as `_lose`."""
+        lost = f"bytes {start} to {end} were truncated" if end is not None else f"it was deleted, read up to {start},"
+        lost += " before the query read them; with failOnDataLoss=false it goes on behind them"
+        self._lose(stream.segment(identifier), start, end, lost)
 
-        Raises DataLossError if that is to be an error.
-        """
-        name = stream.segment(identifier)
+    def _lose(self, name: str, start: int, end: int | None, lost: str) -> None:
+        """Report data of a segment that are gone. Raises DataLossError if that is to be an error."""
         if self.fail_on_data_loss:
-            lost = (
-                f"bytes {start} to {end} were truncated" if end is not None else f"it was deleted, read up to {start},"
-            )
-            raise DataLossError(
-                f"{name}: {lost} before the query read them; with failOnDataLoss=false it goes on behind them"
-            )
+            raise DataLossError(f"{name}: {lost}")
         if name not in self._reported:
             self._reported.add(name)
             _LOG.warning("unread_data_truncated", segment=name, start=start, end=end)

@@ -1,0 +1,118 @@
+"""Positions in streams of which parts are truncated (docs/spark.md#errors)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tailrace.client.control.history import HistoryEpoch, StreamHistory, TimedCut
+from tailrace.client.model import StreamName
+from tailrace.client.reader.batch import SegmentSlice
+from tailrace.client.types import SegmentInfo
+from tailrace.common.errors import DataLossError, NoSuchSegmentError
+from tailrace.common.ranges import KeyRange
+from tailrace.common.stream_cut import StreamCut
+from tailrace.pipelines.source.positions import Navigator
+
+STREAM = StreamName("s", "t")
+LOW, HIGH, AFTER = 0, 1, 1 << 32 | 2
+"""Segment LOW is followed by AFTER, which has the same keys."""
+RANGES = {LOW: KeyRange(0.0, 0.5), HIGH: KeyRange(0.5, 1.0)}
+
+
+class Stream:
+    """A stream after a scale: its controller and its segment stores. A segment has its start and its length."""
+
+    def __init__(self) -> None:
+        self.kept = {LOW: (0, 50), HIGH: (0, 60), AFTER: (0, 70)}
+        self.sealed_sizes = {LOW: 50}
+        self.head = {LOW: 0, HIGH: 0}
+        self.cuts: list[TimedCut] = []
+
+    async def stream_exists(self, stream: StreamName) -> bool:
+        return True
+
+    async def stream_history(self, stream: StreamName) -> StreamHistory:
+        epochs = (RANGES, {AFTER: RANGES[LOW], HIGH: RANGES[HIGH]})
+        made = tuple(HistoryEpoch(number, 0, number, 0, 0, segments) for number, segments in enumerate(epochs))
+        return StreamHistory("ACTIVE", made, self.sealed_sizes, self.head, {}, None)
+
+    async def segments_between(self, stream: StreamName, start: Any, end: Any) -> list[int]:
+        first = self.head if start is None else start
+        return [each for each in (LOW, HIGH, AFTER) if each != LOW or LOW in first]
+
+    async def head_segments(self, stream: StreamName) -> dict[int, int]:
+        return self.head
+
+    async def stream_cuts(self, stream: StreamName, *_: int) -> list[TimedCut]:
+        return self.cuts
+
+    async def is_cut_valid(self, stream: StreamName, cut: object) -> bool:
+        return True
+
+    async def segment_info(self, name: str) -> SegmentInfo:
+        for each, (start, length) in self.kept.items():
+            if STREAM.segment(each) == name:
+                return SegmentInfo(name, length, start, each in self.sealed_sizes, 0)
+        raise NoSuchSegmentError(name)
+
+    def navigator(self, *, fail_on_data_loss: bool) -> Navigator:
+        context = SimpleNamespace(controller=self, segments=self)
+        return Navigator(cast("Any", context), fail_on_data_loss)
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return Stream()
+
+
+def pieces(found: list[SegmentSlice]) -> dict[str, tuple[int, int]]:
+    return {each.segment: (each.start, each.end) for each in found}
+
+
+def named(expected: dict[int, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    return {STREAM.segment(each): bounds for each, bounds in expected.items()}
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_a_table_from_a_truncated_cut_is_an_error_or_begins_behind_it(stream: Stream, is_whole: bool) -> None:
+    start = {LOW: 10, HIGH: 20}
+    stream.head = {AFTER: 0, HIGH: 20} if is_whole else {LOW: 30, HIGH: 20}
+    if is_whole:
+        del stream.kept[LOW]
+    else:
+        stream.kept[LOW] = (30, 50)
+    lost_to = 50 if is_whole else 30
+    cut = StreamCut("s", "t", start).to_text()
+    with pytest.raises(DataLossError) as failed:
+        await stream.navigator(fail_on_data_loss=True).slices(STREAM, start, None, may_begin_later=False)
+    assert f"bytes 10 to {lost_to} were truncated, which are behind the start {cut};" in str(failed.value)
+    expected = {HIGH: (20, 60), AFTER: (0, 70)} | ({} if is_whole else {LOW: (30, 50)})
+    lenient = stream.navigator(fail_on_data_loss=False)
+    assert pieces(await lenient.slices(STREAM, start, None, may_begin_later=False)) == named(expected)
+    strict = stream.navigator(fail_on_data_loss=True)
+    assert pieces(await strict.slices(STREAM, start, None, may_begin_later=True)) == named(expected), "for a time"
+
+
+async def test_what_a_table_does_not_have_may_be_truncated(stream: Stream) -> None:
+    """Of the head nothing is missing; nor where the cuts have nothing of the segment."""
+    strict = stream.navigator(fail_on_data_loss=True)
+    stream.kept[LOW] = (30, 50)
+    stream.head = {LOW: 30, HIGH: 0}
+    found = await strict.slices(STREAM, None, None, may_begin_later=False)
+    assert pieces(found) == named({LOW: (30, 50), HIGH: (0, 60), AFTER: (0, 70)})
+    found = await strict.slices(STREAM, {LOW: 10, HIGH: 0}, {LOW: 10, HIGH: 5}, may_begin_later=False)
+    assert STREAM.segment(LOW) not in pieces(found)
+    del stream.kept[LOW]
+    for read in (50, -1):
+        found = await strict.slices(STREAM, {LOW: read, HIGH: 0}, None, may_begin_later=False)
+        assert pieces(found) == named({HIGH: (0, 60), AFTER: (0, 70)})
+
+
+async def test_a_segment_of_unknown_size_is_a_loss_for_a_table(stream: Stream) -> None:
+    """A client deleted it while it was active."""
+    del stream.kept[HIGH]
+    with pytest.raises(DataLossError, match="bytes 20 to its end were truncated"):
+        await stream.navigator(fail_on_data_loss=True).slices(STREAM, {LOW: 0, HIGH: 20}, None, may_begin_later=False)
