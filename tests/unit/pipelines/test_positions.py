@@ -116,3 +116,11 @@ async def test_a_segment_of_unknown_size_is_a_loss_for_a_table(stream: Stream) -
     del stream.kept[HIGH]
     with pytest.raises(DataLossError, match="bytes 20 to its end were truncated"):
         await stream.navigator(fail_on_data_loss=True).slices(STREAM, {LOW: 0, HIGH: 20}, None, may_begin_later=False)
+
+
+async def test_there_is_something_between_two_cuts_also_when_it_is_truncated(stream: Stream) -> None:
+    """A replay that has read it may go on."""
+    start, end = {LOW: 10, HIGH: 60}, {LOW: 50, HIGH: 60}
+    del stream.kept[LOW]
+    navigator = stream.navigator(fail_on_data_loss=True)
+    assert [each.identifier for each in await navigator.between(STREAM, start, end) if each.identifier != AFTER] == [LOW]

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tailrace.client import BlockingClient
-from tailrace.client.reader.batch import slices_between
 from tailrace.common import limits, names
 from tailrace.common.errors import BadRequestError
 from tailrace.common.stream_cut import StreamCut
@@ -83,7 +82,7 @@ async def _prepare(context: ClientContext, replay: Replay) -> PreparedReplay:
     start, end = cuts
     if await navigator.is_beyond(stream, start.positions, end.positions):
         raise BadRequestError(f"the start is after the end, in some segments of stream {stream}")
-    if not await slices_between(context, stream, start.positions, end.positions):
+    if not await navigator.between(stream, start.positions, end.positions):  # a run before may have read what is gone
         raise BadRequestError(f"stream {stream} has no events between start and end")
     ranges = (await context.controller.stream_history(stream)).key_ranges()
     return PreparedReplay(replay, start, end, {} if replay.routing_key else segment_keys(ranges))
