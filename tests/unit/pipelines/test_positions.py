@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 
@@ -11,15 +11,24 @@ from tailrace.client.control.history import HistoryEpoch, StreamHistory, TimedCu
 from tailrace.client.model import StreamName
 from tailrace.client.reader.batch import SegmentSlice
 from tailrace.client.types import SegmentInfo
-from tailrace.common.errors import DataLossError, NoSuchSegmentError
+from tailrace.common.errors import (
+    DataLossError,
+    NoSuchSegmentError,
+    SegmentGoneError,
+    SegmentTruncatedError,
+    TailraceError,
+)
 from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import StreamCut
-from tailrace.pipelines.source.positions import Navigator
+from tailrace.pipelines.source import positions
+from tailrace.pipelines.source.options import Moment
+from tailrace.pipelines.source.positions import Navigator, ReadLimits
 
 STREAM = StreamName("s", "t")
 LOW, HIGH, AFTER = 0, 1, 1 << 32 | 2
 """Segment LOW is followed by AFTER, which has the same keys."""
 RANGES = {LOW: KeyRange(0.0, 0.5), HIGH: KeyRange(0.5, 1.0)}
+EVENT_BYTES = 10
 
 
 class Stream:
@@ -124,3 +133,17 @@ async def test_there_is_something_between_two_cuts_also_when_it_is_truncated(str
     del stream.kept[LOW]
     navigator = stream.navigator(fail_on_data_loss=True)
     assert [each.identifier for each in await navigator.between(STREAM, start, end) if each.identifier != AFTER] == [LOW]
+
+
+@pytest.mark.parametrize(
+    ("head", "is_usable"),
+    [({LOW: 0, HIGH: 0}, True), ({LOW: 10, HIGH: 20}, True), ({LOW: 11, HIGH: 20}, False), ({AFTER: 0, HIGH: 0}, False)],
+)
+async def test_a_time_begins_at_no_recorded_cut_that_is_truncated(
+    stream: Stream, head: dict[int, int], is_usable: bool
+) -> None:
+    cut = {LOW: 10, HIGH: 20}
+    stream.cuts, stream.head = [TimedCut(5, cut)], head
+    navigator = stream.navigator(fail_on_data_loss=True)
+    assert await navigator.cut_before(STREAM, Moment(7)) == (cut if is_usable else None)
+    assert await navigator.start(STREAM, Moment(7)) == (cut if is_usable else head)

@@ -82,12 +82,13 @@ class Navigator:
         return dict(where.positions)
 
     async def cut_before(self, stream: StreamName, moment: Moment) -> dict[int, int] | None:
-        """Return the newest recorded cut of a time or before it; None: there is none that is not truncated."""
+        """Return the newest recorded cut of a time or before it; None: there is none, or the head is after it."""
         cuts = await self.context.controller.stream_cuts(stream, moment.time_ms, moment.time_ms)
         found = [dict(cut.positions) for cut in cuts if cut.recorded_ms <= moment.time_ms]
         if not found or not await self.context.controller.is_cut_valid(stream, found[-1]):
             return None
-        return found[-1]
+        head = await self.context.controller.head_segments(stream)
+        return None if await self.is_beyond(stream, head, found[-1]) else found[-1]
 
     async def cut_after(self, stream: StreamName, moment: Moment) -> dict[int, int] | None:
         """Return the oldest recorded cut of a time or after it; None: there is none."""
