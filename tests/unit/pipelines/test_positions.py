@@ -147,3 +147,46 @@ async def test_a_time_begins_at_no_recorded_cut_that_is_truncated(
     navigator = stream.navigator(fail_on_data_loss=True)
     assert await navigator.cut_before(STREAM, Moment(7)) == (cut if is_usable else None)
     assert await navigator.start(STREAM, Moment(7)) == (cut if is_usable else head)
+
+
+class Reader:
+    """Reads events of one length; a truncation comes first, where ``error`` says that it begins."""
+
+    error: TailraceError | None = None
+
+    def __init__(self, context: object, segment: str, start: int, end: int) -> None:
+        self._left = range(start, end, EVENT_BYTES)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Do nothing."""
+
+    async def read(self) -> list[bytes]:
+        error, Reader.error = Reader.error, None
+        if error is not None:
+            raise error
+        found, self._left = self._left[:1], self._left[1:]
+        return [bytes(2) for _ in found]
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (SegmentTruncatedError(STREAM.segment(HIGH), 30), 50),
+        (SegmentTruncatedError(STREAM.segment(HIGH), 90), 60),
+        (SegmentGoneError(STREAM.segment(HIGH), 0), 60),
+    ],
+)
+async def test_a_truncation_while_the_end_of_a_batch_is_sought(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, error: TailraceError, end: int
+) -> None:
+    monkeypatch.setattr(positions, "SegmentReader", Reader)
+    begin = {STREAM: {AFTER: 70, HIGH: 0}}
+    monkeypatch.setattr(Reader, "error", error)
+    lenient = stream.navigator(fail_on_data_loss=False)
+    assert await lenient.advance(begin, ReadLimits(max_bytes=2 * EVENT_BYTES), None) == {STREAM: {AFTER: 70, HIGH: end}}
+    monkeypatch.setattr(Reader, "error", error)
+    with pytest.raises(DataLossError, match="before the query read them"):
+        await stream.navigator(fail_on_data_loss=True).advance(begin, ReadLimits(max_bytes=2 * EVENT_BYTES), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,8 @@ from tailrace.common.errors import (
     IllegalStateError,
     NoSuchSegmentError,
     NoSuchStreamError,
+    SegmentGoneError,
+    SegmentTruncatedError,
 )
 from tailrace.common.stream_cut import StreamCut, pairs_of_positions
 from tailrace.common.stream_policies import StreamDataRetention
@@ -26,7 +29,7 @@ from tailrace.pipelines.source.options import HEAD, TAIL, Moment
 from tailrace.pipelines.source.plan import follow, share
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import AsyncIterator, Collection, Mapping
 
     from tailrace.client.context import ClientContext
     from tailrace.client.model import Cut, StreamName
@@ -277,18 +280,35 @@ class Navigator:
 
         Where events end can only be found by reading.
         """
-        offset, events = begin, 0
-        async with SegmentReader(self.context, stream.segment(identifier), begin, end) as reader:
-            while found := await reader.read():
-                for event in found:
-                    following = offset + EVENT_HEADER_BYTES + len(event)
-                    over = following - begin > most if by_bytes else events >= most
-                    if over and events:
-                        return offset
-                    offset, events = following, events + 1
-                    if over:
-                        return offset
-        return offset
+        offset, read_bytes, events = begin, 0, 0
+        async with contextlib.aclosing(self._events(stream, identifier, begin, end)) as found:
+            async for first, following in found:
+                read_bytes += following - first
+                over = read_bytes > most if by_bytes else events >= most
+                if over and events:
+                    return offset
+                offset, events = following, events + 1
+                if over:
+                    return offset
+        return max(offset, end)
+
+    async def _events(
+        self, stream: StreamName, identifier: int, begin: int, end: int
+    ) -> AsyncIterator[tuple[int, int]]:
+        """Yield where each event begins and ends. Raises DataLossError: events were truncated before they were read."""
+        offset = begin
+        while offset < end:
+            try:
+                async with SegmentReader(self.context, stream.segment(identifier), offset, end) as reader:
+                    while found := await reader.read():
+                        for event in found:
+                            first, offset = offset, offset + EVENT_HEADER_BYTES + len(event)
+                            yield first, offset
+                return
+            except SegmentTruncatedError as error:
+                is_gone = isinstance(error, SegmentGoneError)
+                self._lose_unread(stream, identifier, offset, None if is_gone else error.start_offset)
+                offset = error.start_offset
 
     async def group(self, name: str, streams: tuple[StreamName, ...]) -> ReaderGroup:
         """Return the group that publishes the position.
