@@ -23,8 +23,8 @@ _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass
-class RunProgress:
-    """Batches, rows and bytes that a driver has read, the position behind them, and the lag at the last measurement."""
+class QueryProgress:
+    """What a streaming query has read, the position behind it, and the lag at the last measurement."""
 
     batches: int = 0
     rows: int = 0
@@ -33,8 +33,9 @@ class RunProgress:
     last_batch_ms: int | None = None
     reached: tuple[Positions | None, int] = (None, 0)
     """The position, and the bytes read up to there: one value, because two threads read and write it."""
-    _lag_bytes: int | None = None
-    _lag_s: int | None = None
+    has_ended: bool = False
+    lag_bytes: int | None = None
+    lag_s: int | None = None
     _ends: list[tuple[int, int]] = field(default_factory=list)
     """When the stream was measured, in ms since 1970, and how many bytes had been written then. Of those times at which
     it had no more than what was read, only the last one is kept; of the others, the ones in between may be left out."""
@@ -54,6 +55,11 @@ class RunProgress:
         """Note that the query has nothing to read."""
         self.rows_per_s = self.bytes_per_s = 0
 
+    def set_ended(self) -> None:
+        """Note that the query does not run any more."""
+        self.set_idle()
+        self.has_ended = True
+
     def measured(self, unread_bytes: int, read_bytes: int, began_ms: int) -> None:
         """Note the lag of a position that was reached with `read_bytes`; `began_ms`: before the stream was asked.
 
@@ -65,23 +71,63 @@ class RunProgress:
             del self._ends[0]
         if len(self._ends) > limits.PIPELINE_LAG_SAMPLES_MAX:
             del self._ends[1]
-        self._lag_bytes = unread_bytes
+        self.lag_bytes = unread_bytes
         since_ms, written = self._ends[0]
-        self._lag_s = max(0, began_ms - since_ms) // _MS if written <= read_bytes else None
+        self.lag_s = max(0, began_ms - since_ms) // _MS if written <= read_bytes else None
+
+
+class RunProgress:
+    """What the queries of a driver have read together, and the largest of their lags.
+
+    The lag of a query that has ended counts only when none is running, and until another one starts.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[QueryProgress, dict[str, QueryProgress]] = (QueryProgress(has_ended=True), {})
+        """The sums of queries that had ended when another one started, and the others by their ids: one value, because
+        one thread writes it and another one reads it."""
+
+    def start(self, query: str) -> None:
+        """Note that a query starts, also one that starts again at its checkpoint. Of those that have ended only sums
+        are kept: a program may start any number of queries."""
+        sums, queries = self._known
+        ended = [sums, *(each for each in queries.values() if each.has_ended)]
+        sums = QueryProgress(
+            batches=sum(each.batches for each in ended),
+            rows=sum(each.rows for each in ended),
+            last_batch_ms=max((each.last_batch_ms for each in ended if each.last_batch_ms is not None), default=None),
+            reached=(None, sum(each.reached[1] for each in ended)),
+            has_ended=True,
+        )
+        running = {identifier: each for identifier, each in queries.items() if not each.has_ended}
+        self._known = (sums, {**running, query: QueryProgress()})
+
+    def of(self, query: str) -> QueryProgress:
+        """Return the progress of a query that has started, by its id."""
+        return self._known[1][query]
+
+    def to_measure(self) -> list[QueryProgress]:
+        """Return the queries of which the lag counts."""
+        queries = list(self._known[1].values())
+        return [each for each in queries if not each.has_ended] or queries
 
     def as_json(self) -> dict[str, Any]:
         """Return what is known as JSON values, by the names in the status of a Pipeline."""
-        last = None
-        if self.last_batch_ms is not None:
-            last = datetime.datetime.fromtimestamp(self.last_batch_ms // _MS, datetime.UTC).strftime(_TIME)
+        sums, others = self._known
+        queries, last = [sums, *others.values()], None
+        last_ms = max((each.last_batch_ms for each in queries if each.last_batch_ms is not None), default=None)
+        if last_ms is not None:
+            last = datetime.datetime.fromtimestamp(last_ms // _MS, datetime.UTC).strftime(_TIME)
+        measured = [each for each in self.to_measure() if each.lag_bytes is not None]
+        ages_s = [each.lag_s for each in measured if each.lag_s is not None]
         found: Mapping[str, Any] = {
-            "batches": self.batches,
-            "rows": self.rows,
-            "bytes": self.reached[1],
-            "rowsPerSecond": self.rows_per_s,
-            "bytesPerSecond": self.bytes_per_s,
-            "lagBytes": self._lag_bytes,
-            "lagSeconds": self._lag_s,
+            "batches": sum(each.batches for each in queries),
+            "rows": sum(each.rows for each in queries),
+            "bytes": sum(each.reached[1] for each in queries),
+            "rowsPerSecond": sum(each.rows_per_s for each in queries),
+            "bytesPerSecond": sum(each.bytes_per_s for each in queries),
+            "lagBytes": max((each.lag_bytes for each in measured if each.lag_bytes is not None), default=None),
+            "lagSeconds": max(ages_s) if ages_s and len(ages_s) == len(measured) else None,
             "lastBatchTime": last,
         }
         return {name: value for name, value in found.items() if value is not None}

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
+    from tailrace.common.ports import Clock
+    from tailrace.pipelines.pod.progress import QueryProgress
     from tailrace.pipelines.source.offsets import Positions
 
 _LOG = structlog.get_logger(__name__)
@@ -88,7 +90,8 @@ class _Listener(StreamingQueryListener):
         self._clock = SystemClock()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Do nothing."""
+        """Note that a query runs, perhaps again."""
+        self._progress.start(str(event.id))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Count a batch of a query that reads a stream."""
@@ -96,11 +99,12 @@ class _Listener(StreamingQueryListener):
         if len(found["sources"]) != 1:
             return
         source, rows = found["sources"][0], int(found["numInputRows"])
+        query = self._progress.of(found["id"])
         if rows == 0 and source["startOffset"] == source["endOffset"]:
-            self._progress.set_idle()
+            query.set_idle()
             return
         try:
-            self._progress.add_batch(
+            query.add_batch(
                 rows=rows,
                 start=source["startOffset"],
                 end=source["endOffset"],
@@ -112,26 +116,34 @@ class _Listener(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Note that there is nothing to read."""
-        self._progress.set_idle()
+        self._progress.of(str(event.id)).set_idle()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing."""
+        """Note that a query has ended."""
+        self._progress.of(str(event.id)).set_ended()
 
 
 async def _measure(progress: RunProgress, client: Client) -> NoReturn:
-    """Measure the lag now and then."""
-    navigator, clock = Navigator(client.context, fail_on_data_loss=False), SystemClock()
+    """Measure the lag of each query now and then."""
+    navigator = Navigator(client.context, fail_on_data_loss=False)
     while True:
-        position, read_bytes = progress.reached
-        began_ms = clock.now_ms()
-        if position is not None:
-            try:
-                async with asyncio.timeout(limits.PIPELINE_LAG_DEADLINE_S):
-                    unread = await unread_bytes(navigator, position)
-                progress.measured(unread, read_bytes, began_ms)
-            except (TailraceError, TimeoutError) as error:
-                _LOG.info("lag_not_measured", reason=str(error) or "no answer in time")
+        for query in progress.to_measure():
+            await measure(query, navigator, SystemClock())
         await asyncio.sleep(limits.PIPELINE_LAG_PERIOD_S)
+
+
+async def measure(query: QueryProgress, navigator: Navigator, clock: Clock) -> None:
+    """Measure the lag of a query that has read something. A failure is logged."""
+    position, read_bytes = query.reached
+    began_ms = clock.now_ms()
+    if position is None:
+        return
+    try:
+        async with asyncio.timeout(limits.PIPELINE_LAG_DEADLINE_S):
+            unread = await unread_bytes(navigator, position)
+        query.measured(unread, read_bytes, began_ms)
+    except (TailraceError, TimeoutError) as error:
+        _LOG.info("lag_not_measured", reason=str(error) or "no answer in time")
 
 
 async def unread_bytes(navigator: Navigator, position: Positions) -> int:
