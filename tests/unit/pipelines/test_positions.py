@@ -22,7 +22,7 @@ from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.source import positions
 from tailrace.pipelines.source.options import Moment
-from tailrace.pipelines.source.positions import Navigator, ReadLimits
+from tailrace.pipelines.source.positions import Extent, Navigator, ReadLimits
 
 STREAM = StreamName("s", "t")
 LOW, HIGH, AFTER = 0, 1, 1 << 32 | 2
@@ -132,12 +132,19 @@ async def test_there_is_something_between_two_cuts_also_when_it_is_truncated(str
     start, end = {LOW: 10, HIGH: 60}, {LOW: 50, HIGH: 60}
     del stream.kept[LOW]
     navigator = stream.navigator(fail_on_data_loss=True)
-    assert [each.identifier for each in await navigator.between(STREAM, start, end) if each.identifier != AFTER] == [LOW]
+    found = {each.identifier: each for each in await navigator.between(STREAM, start, end)}
+    assert found[LOW] == Extent(LOW, 10, 50, 50)
+    assert HIGH not in found
 
 
 @pytest.mark.parametrize(
     ("head", "is_usable"),
-    [({LOW: 0, HIGH: 0}, True), ({LOW: 10, HIGH: 20}, True), ({LOW: 11, HIGH: 20}, False), ({AFTER: 0, HIGH: 0}, False)],
+    [
+        ({LOW: 0, HIGH: 0}, True),
+        ({LOW: 10, HIGH: 20}, True),
+        ({LOW: 11, HIGH: 20}, False),
+        ({AFTER: 0, HIGH: 0}, False),
+    ],
 )
 async def test_a_time_begins_at_no_recorded_cut_that_is_truncated(
     stream: Stream, head: dict[int, int], is_usable: bool

@@ -171,9 +171,7 @@ async def _direct_parts(
     return parts
 
 
-async def _bounds(
-    navigator: Navigator, stream: StreamName, options: SourceOptions
-) -> tuple[Cut | None, Cut | None]:
+async def _bounds(navigator: Navigator, stream: StreamName, options: SourceOptions) -> tuple[Cut | None, Cut | None]:
     """Return start and end as cuts; None for the head and the present tail. Raises BadRequestError."""
     await navigator.check_exists(stream)
     for cut in (options.start, options.end):

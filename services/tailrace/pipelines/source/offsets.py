@@ -1,8 +1,8 @@
 """Positions in streams, as the offsets of a streaming query (docs/spark.md#offsets). Pure.
 
 Spark keeps them as JSON in the checkpoint: ``{"scope/stream": {"segment id": offset}}``, keys in order. For each stream
-it is a stream cut: what lies before it was read. Spark keeps only where a batch ends, which is where the next one begins.
-So the end of a query's first batch has also where that begins, as ``"from"``: head and tail move until it is repeated.
+it is a stream cut: what lies before it was read. Spark keeps where a batch ends, and the next one begins there. So the
+end of a query's first batch has also where that begins, as ``"from"``: head and tail move until it is repeated.
 """
 
 from __future__ import annotations
@@ -61,5 +61,5 @@ def from_offset(offset: object, streams: Sequence[StreamName] | None) -> Positio
 
 
 def begin_of(offset: Mapping[str, Any], streams: Sequence[StreamName] | None) -> Positions | None:
-    """Return where the first batch begins that ends at an offset; None: it is of a later one. Raises as `from_offset`."""
+    """Return where the first batch begins that ends at an offset; None for later batches. Raises as `from_offset`."""
     return from_offset(offset[_FROM], streams) if _FROM in offset else None

@@ -50,7 +50,7 @@ class ReadLimits:
 class Extent(NamedTuple):
     """Bytes ``start`` to ``end`` of a segment, of which those before ``kept_from`` were truncated.
 
-    ``end`` is UNLIMITED_OFFSET where nobody knows how much there was.
+    ``end`` is UNLIMITED_OFFSET where no controller knows how much there was.
     """
 
     identifier: int
@@ -245,7 +245,7 @@ class Navigator:
         return found, sizes
 
     def _lose_unread(self, stream: StreamName, identifier: int, start: int, end: int | None) -> None:
-        """Report data that are gone before a query read them, up to `end`, or all that were there. Raises as `_lose`."""
+        """Report data that are gone before they were read, up to `end`, or all that were there. Raises as `_lose`."""
         lost = f"bytes {start} to {end} were truncated" if end is not None else f"it was deleted, read up to {start},"
         lost += " before the query read them; with failOnDataLoss=false it goes on behind them"
         self._lose(stream.segment(identifier), start, end, lost)
