@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
     from tailrace.client.model import StreamName
 
-_OF_JOBS: Final = ("controller", "stream", "value", "valueFormat", "routingKey", "query", "batch")
+_OF_JOBS: Final = ("controller", "stream", "value", "valueFormat", "routingKey", "query", "batch", "delivery")
+"""``delivery``: a job writes each event once, and the sink's record of that says whose checkpoint a folder has."""
 
 
 @dataclass(frozen=True)
