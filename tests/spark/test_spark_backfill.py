@@ -111,6 +111,21 @@ def test_rows_of_a_key_are_in_order_over_files_and_batches_and_come_once(
         backfill(spark, server, folder, stream, tmp_path / "checkpoint", value="bytes", routing_key="key")
 
 
+def test_a_stream_that_was_created_again_needs_another_checkpoint(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str, tmp_path: Path
+) -> None:
+    save(tmp_path / "input" / "part.parquet", range(10))
+    backfill(spark, server, tmp_path / "input", stream, tmp_path / "a")
+    client.streams.seal_stream(stream)
+    client.streams.delete_stream(stream)
+    client.streams.create_stream(stream)
+    with pytest.raises(
+        BadRequestError, match=f"stream {stream} was deleted and created again since the backfill began"
+    ):
+        backfill(spark, server, tmp_path / "input", stream, tmp_path / "a")
+    assert backfill(spark, server, tmp_path / "input", stream, tmp_path / "b").rows == 10
+
+
 def test_a_column_has_the_bytes_of_events_and_folders_are_columns(
     spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str, tmp_path: Path
 ) -> None:

@@ -10,7 +10,14 @@ from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
 from tailrace.common.ports import new_uuid
 from tailrace.common.real_ports import SystemEntropy
-from tailrace.pipelines.jobs.backfill_plan import Batch, InputFile, Plan, batches_of_files, batches_of_ranges
+from tailrace.pipelines.jobs.backfill_plan import (
+    INCARNATION,
+    Batch,
+    InputFile,
+    Plan,
+    batches_of_files,
+    batches_of_ranges,
+)
 from tailrace.pipelines.jobs.batch_files import Progress
 from tailrace.pipelines.jobs.checkpoint import read_plan, write_plan
 from tailrace.pipelines.sink.event_values import check_columns
@@ -67,9 +74,9 @@ def backfill(spark: SparkSession, job: Backfill, checkpoint: str) -> Progress:
             options are not those of the checkpoint. PySparkException: reading or writing failed.
     """
     job.check_options()
-    job.target.connect_and_check()
+    incarnation = job.target.connect_and_check()
     rows = _read(spark, job)
-    plan = _plan(spark, job, rows, checkpoint)
+    plan = _plan(spark, job, rows, checkpoint, incarnation)
     with BlockingClient(job.target.controller) as client:
         record = client.run(find_record(client.context, job.target.stream, plan.query))
     done = NO_BATCH if record is None else record.last_batch
@@ -101,13 +108,14 @@ def _read(spark: SparkSession, job: Backfill) -> DataFrame:
     return rows
 
 
-def _plan(spark: SparkSession, job: Backfill, rows: DataFrame, checkpoint: str) -> Plan:
-    """Return the plan of the checkpoint, or make one. Raises BadRequestError: it is of another input."""
+def _plan(spark: SparkSession, job: Backfill, rows: DataFrame, checkpoint: str, incarnation: int) -> Plan:
+    """Return the plan of the checkpoint, or make one. Raises BadRequestError: it is of another input or stream."""
     files = _files(job, rows)
     if not files:
         raise BadRequestError(f"{job.path} has no rows")
     settings = {
         "stream": str(job.target.stream),
+        INCARNATION: str(incarnation),
         "value": job.value,
         "routing key": job.routing_key,
         "order by": job.order_by,

@@ -7,12 +7,16 @@ what it was made of is compared.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.common.errors import BadRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+INCARNATION: Final = "incarnation"
+"""The setting that says which of the streams of one name is written. Plans of older versions lack it."""
 
 
 class InputFile(NamedTuple):
@@ -55,7 +59,12 @@ class Plan:
     def check(self, settings: Mapping[str, str], files: Sequence[InputFile]) -> None:
         """Raise BadRequestError when settings or files are not those of the plan."""
         for name, value in settings.items():
-            if self.settings.get(name) != value:
+            if name == INCARNATION and self.settings.get(name, value) != value:
+                raise BadRequestError(
+                    f"stream {self.settings['stream']} was deleted and created again since the backfill began: use "
+                    "another checkpoint folder to write into the new one"
+                )
+            if name != INCARNATION and self.settings.get(name) != value:
                 raise BadRequestError(
                     f"the checkpoint is of a backfill with {name} {self.settings.get(name)!r}, not {value!r}: use "
                     "another folder for another backfill"

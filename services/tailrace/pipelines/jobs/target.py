@@ -43,7 +43,8 @@ class Target:
         if not await context.controller.current_segments(self.stream):
             raise StreamSealedError(f"stream {self.stream} is sealed: nothing can be written into it")
 
-    def connect_and_check(self) -> None:
-        """Check the same with a client of its own."""
+    def connect_and_check(self) -> int:
+        """Check the same with a client of its own, and return the stream's incarnation."""
         with BlockingClient(self.controller) as client:
             client.run(self.check(client.context))
+            return client.run(client.context.controller.describe_stream(self.stream, sizes=False)).incarnation

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.common.errors import BadRequestError
-from tailrace.pipelines.jobs.backfill_plan import Batch, InputFile, Plan, batches_of_files, batches_of_ranges
+from tailrace.pipelines.jobs.backfill_plan import (
+    INCARNATION,
+    Batch,
+    InputFile,
+    Plan,
+    batches_of_files,
+    batches_of_ranges,
+)
 
 SIZES = st.lists(st.integers(0, 50), min_size=1, max_size=20)
 
@@ -66,3 +73,16 @@ def test_another_input_or_another_order_is_not_that_of_the_checkpoint() -> None:
         plan.check({}, files[:1])
     with pytest.raises(BadRequestError, match="f001 has changed"):
         plan.check({}, [files[0], files[1]._replace(state="t")])
+
+
+def test_a_stream_that_was_created_again_is_not_that_of_the_checkpoint() -> None:
+    """A plan of an older version does not say which one it was."""
+    files = _files([1])
+    states = {each.path: each.state for each in files}
+    Plan("q", {"stream": "s/t"}, states).check({"stream": "s/t", INCARNATION: "4"}, files)
+    plan = Plan("q", {"stream": "s/t", INCARNATION: "3"}, states)
+    plan.check({"stream": "s/t", INCARNATION: "3"}, files)
+    with pytest.raises(BadRequestError, match="stream s/t was deleted and created again since the backfill began"):
+        plan.check({"stream": "s/t", INCARNATION: "4"}, files)
+    with pytest.raises(BadRequestError, match="is of a backfill with stream 's/t', not 's/u'"):
+        plan.check({"stream": "s/u", INCARNATION: "4"}, files)
