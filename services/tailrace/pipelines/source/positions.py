@@ -29,7 +29,7 @@ from tailrace.pipelines.source.options import HEAD, TAIL, Moment
 from tailrace.pipelines.source.plan import follow, share
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping
+    from collections.abc import AsyncGenerator, Collection, Mapping
 
     from tailrace.client.context import ClientContext
     from tailrace.client.model import Cut, StreamName
@@ -294,7 +294,7 @@ class Navigator:
 
     async def _events(
         self, stream: StreamName, identifier: int, begin: int, end: int
-    ) -> AsyncIterator[tuple[int, int]]:
+    ) -> AsyncGenerator[tuple[int, int], None]:
         """Yield where each event begins and ends. Raises DataLossError: events were truncated before they were read."""
         offset = begin
         while offset < end:
