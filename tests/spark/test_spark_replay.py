@@ -117,6 +117,24 @@ def test_without_a_key_events_are_in_order_over_scales_and_a_repeated_batch_is_l
     assert replay(spark, job(server, streams), tmp_path).rows == 0
 
 
+def test_a_replay_from_a_cut_goes_on_when_the_cut_is_truncated(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, streams: tuple[str, str], tmp_path: Path
+) -> None:
+    write(client, streams[0], range(10))
+    start = client.streams.tail(streams[0])
+    write(client, streams[0], range(10, 100))
+    replay(spark, job(server, streams, start=start), tmp_path)
+    for segment in start.positions:
+        client.streams.split_segment(streams[0], segment, 2)
+    write(client, streams[0], range(100, 150))
+    assert replay(spark, job(server, streams, start=start), tmp_path).rows == 50
+    client.streams.truncate_stream(streams[0], client.streams.tail(streams[0]))
+    assert replay(spark, job(server, streams, start=start), tmp_path).rows == 0
+    write(client, streams[0], range(150, 200))
+    assert replay(spark, job(server, streams, start=start), tmp_path).rows == 50
+    check(client, streams[1], range(10, 200))
+
+
 def test_with_a_key_events_are_in_order_in_other_segments_and_only_from_cut_to_cut(
     spark: SparkSession, server: Endpoints, client: BlockingClient, streams: tuple[str, str], tmp_path: Path
 ) -> None:
