@@ -165,6 +165,22 @@ def test_truncated_data_are_an_error_or_are_left_out(
     assert sorted(lenient.run()) == list(range(300, 400))
 
 
+def test_a_table_from_a_truncated_cut_is_an_error_or_begins_behind_it(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str
+) -> None:
+    write(client, stream, range(100))
+    cut = client.streams.tail(stream).to_text()
+    write(client, stream, range(100, 200))
+    client.streams.scale_to(stream, 3)
+    write(client, stream, range(200, 300))
+    client.streams.truncate_stream(stream, client.streams.tail(stream))
+    write(client, stream, range(300, 400))
+    with pytest.raises(PySparkException, match=r"bytes \d+ to \d+ were truncated, which are behind the start"):
+        table(spark, server, stream, start=cut).collect()
+    found = table(spark, server, stream, start=cut, failOnDataLoss="false").collect()
+    assert sorted(json.loads(row["value"])["n"] for row in found) == list(range(300, 400))
+
+
 def test_a_read_and_truncated_segment_is_no_loss(
     spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str, tmp_path: Path
 ) -> None:
