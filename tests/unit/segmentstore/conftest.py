@@ -44,6 +44,8 @@ class Objects:
         self._store = open_object_store(url)
         self.outage = False
         self.failing_puts: set[int] = set()
+        self.refuses_deletes = False
+        self.refused_deletes = 0
         self.puts = 0
         self.under_way = 0
         self.most_under_way = 0
@@ -79,6 +81,9 @@ class Objects:
 
     async def delete(self, keys: Sequence[str]) -> None:
         self._check()
+        if self.refuses_deletes:
+            self.refused_deletes += 1
+            raise UnavailableError("the object store deletes nothing")
         await self._store.delete(keys)
 
     async def close(self) -> None:

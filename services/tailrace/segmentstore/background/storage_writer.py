@@ -47,8 +47,8 @@ class FlushPorts:
     """What the storage writer works with.
 
     ``commit`` puts an operation through the log and returns after its commit. ``checkpoint_if_due`` writes a checkpoint
-    and truncates the log. ``wants_flush`` says whether the log has too many frames, ``may_delete`` whether no restore
-    needs an object. ``upload_slots`` bounds the objects that the process holds in memory while it writes them.
+    and truncates the log. ``wants_flush`` says whether the log has too many frames. ``upload_slots`` bounds the objects
+    that the process holds in memory while it writes them.
     """
 
     state: ContainerState
@@ -59,18 +59,16 @@ class FlushPorts:
     commit: Callable[[ops.ControlOperation], Awaitable[None]]
     checkpoint_if_due: Callable[[], Awaitable[None]]
     wants_flush: Callable[[], bool]
-    may_delete: Callable[[str], bool]
 
 
 class StorageWriter:
-    """Flushes one container in the background, and deletes the objects that nothing references any more."""
+    """Flushes one container in the background."""
 
     def __init__(self, ports: FlushPorts) -> None:
         self._ports = ports
         self._state = ports.state
         self._queue = ports.queue
         self._tier2 = ports.tier2
-        self._delete_after: dict[str, float] = {}
         self.flushes = 0
         self.last_error = ""
 
@@ -102,7 +100,6 @@ class StorageWriter:
             if flush_now:
                 self._queue.flush_now()  # those who asked for it still wait
             raise
-        await self._delete_objects()
         await self._ports.checkpoint_if_due()
 
     async def flush_all(self, through_frame: int) -> None:
@@ -215,24 +212,6 @@ class StorageWriter:
 
     def _alive(self, segment: Segment) -> bool:
         return self._state.segments.get(segment.segment_id) is segment
-
-    # -- deletions -----------------------------------------------------------------------------------------------
-
-    async def _delete_objects(self) -> None:
-        """Delete dereferenced objects that neither a reader nor a restore can still need (docs/design.md#tier-2)."""
-        pending = self._state.pending_deletes
-        now = asyncio.get_running_loop().time()
-        for key in pending:
-            self._delete_after.setdefault(key, now + limits.DELETE_DELAY_S)
-        may_delete = self._ports.may_delete
-        ready = [key for key in pending if self._delete_after[key] <= now and may_delete(key)]
-        ready = ready[: limits.DELETE_BATCH_MAX]
-        if not ready:
-            return
-        await self._tier2.delete(ready)
-        await self._ports.commit(ops.ObjectsDeleted(ready))
-        for key in ready:
-            del self._delete_after[key]
 
 
 def _damage(segment: Segment, item: PendingAppend) -> MemoryDamageError:

@@ -1,4 +1,4 @@
-"""The background tasks of a container: flush, sweep, compact, reclaim, snapshot, checkpoint, confirm ownership."""
+"""A container's background tasks: flush, delete, sweep, compact, reclaim, snapshot, checkpoint, confirm ownership."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tailrace.common import limits
 from tailrace.common.errors import OverloadedError
 from tailrace.segmentstore.background.attribute_writer import AttributePorts, AttributeWriter
 from tailrace.segmentstore.background.chunk_compaction import ChunkCompaction
+from tailrace.segmentstore.background.deletions import Deletions
 from tailrace.segmentstore.background.orphan_sweep import OrphanSweep
 from tailrace.segmentstore.background.reclamation import Reclamation
 from tailrace.segmentstore.background.snapshotter import SnapshotPorts, Snapshotter
@@ -51,8 +52,10 @@ class BackgroundTasks:
                 commit=core.commit_control,
                 checkpoint_if_due=self.checkpointer.run_if_due,
                 wants_flush=self.checkpointer.wants_flush,
-                may_delete=self.snapshotter.may_delete,
             )
+        )
+        self.deletions = Deletions(
+            core.state, tier2, commit=core.commit_control, may_delete=self.snapshotter.may_delete
         )
         self.attribute_writer = AttributeWriter(
             AttributePorts(
@@ -90,6 +93,7 @@ class BackgroundTasks:
             core.flush_queue.flush_now()  # owners stop before they flush: their operations would hold the log
         core.spawn(self.writer.run())
         core.spawn(self.attribute_writer.run())
+        core.spawn(self.deletions.run())
         core.spawn(self.sweep.run())
         core.spawn(self.compaction.run())
         core.spawn(self.reclamation.run())
@@ -98,8 +102,8 @@ class BackgroundTasks:
 
     @property
     def last_error(self) -> str:
-        """Return why the last flush failed; empty when it did not."""
-        return self.writer.last_error or self.attribute_writer.last_error
+        """Return why the last flush or deletion failed; empty when none did."""
+        return self.writer.last_error or self.attribute_writer.last_error or self.deletions.last_error
 
     async def flush_to_storage(self) -> None:
         """See `SegmentContainer.flush_to_storage`."""

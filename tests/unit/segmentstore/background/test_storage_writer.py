@@ -60,3 +60,31 @@ async def test_an_object_that_fails_keeps_back_no_other_one(world: World, filled
     assert sum(chunk.length_bytes for chunk in await filled.list_chunks(NAME)) == PIECES * PIECE
     await filled.close()
     await check_content(await world.open())
+
+
+@pytest.mark.usefixtures("frequent_snapshots")
+async def test_deletions_that_fail_keep_back_no_checkpoint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is truncated all the same, and the objects stay recorded until they are deleted."""
+    monkeypatch.setattr(limits, "FLUSH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
+    monkeypatch.setattr(limits, "STORAGE_RETRY_MIN_S", 0.01)
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_OPERATIONS", 1)
+    container = await world.open()
+    await container.create_segment(NAME)
+    await container.append(NAME, [b"deleted"])
+    await eventually(lambda: not container.status().untiered_bytes)
+    (doomed,) = container.state.object_uses
+    world.objects.refuses_deletes = True
+    await container.delete(NAME)
+    await eventually(lambda: world.objects.refused_deletes >= 3)
+    assert "deletes nothing" in container.status().reason
+    await container.create_segment(NAME)
+    frame = container.core.log.next_sequence
+    await container.append(NAME, [b"kept"])
+    await eventually(lambda: container.core.log.log_start > frame)
+    assert doomed in container.state.pending_deletes
+    await container.close()
+    container = await world.open()
+    assert doomed in container.state.pending_deletes, "the checkpoint names it"
+    world.objects.refuses_deletes = False
+    await eventually(lambda: not container.state.pending_deletes and not container.status().reason)
