@@ -228,6 +228,7 @@ TABLE_ENTRY_CACHED_MAX_BYTES: Final = 64 * KIB  # larger entries are not cached
 TABLE_ENTRY_READ_BYTES: Final = 4 * KIB  # first read of an entry of unknown length
 TABLE_ENTRY_READS_MAX: Final = 16  # entries that one request reads at once
 TABLE_SCAN_READ_BYTES: Final = 1 * MIB
+TABLE_RECORDS_PER_TURN: Final = 500  # that one request or compaction looks at in one turn of the event loop
 TABLE_DELTA_SCAN_MAX_BYTES: Final = 32 * MIB  # removed and replaced entries that one delta read skips
 TABLE_ITERATOR_RUN: Final = 256  # index entries that an iterator reads at once
 TABLE_COMPACTION_PASS_BYTES: Final = 4 * MIB

@@ -10,6 +10,7 @@ that led to the old offset. So the same truncation, or an earlier one, removes i
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
@@ -98,7 +99,9 @@ async def _maybe_live(
 ) -> list[bytes]:
     """Return the attributes that may lead to some of the records. Those that lead elsewhere never come back."""
     by_id: dict[bytes, list[Record]] = {}
-    for record in records:
+    for number, record in enumerate(records, 1):
+        if number % limits.TABLE_RECORDS_PER_TURN == 0:
+            await asyncio.sleep(0)
         if record.value is not None:
             by_id.setdefault(layout.attribute_id(record.key), []).append(record)
     ids = list(by_id)
@@ -111,6 +114,7 @@ async def _maybe_live(
                     tables.reader.remember(table.segment_id, (record,))
             if head != NULL_ATTRIBUTE and any(r.shared or r.offset == head for r in by_id[attribute_id]):
                 live.append(attribute_id)
+        await asyncio.sleep(0)  # attributes in memory are read without a suspension
     return live
 
 

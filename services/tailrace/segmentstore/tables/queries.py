@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common import limits
@@ -129,7 +130,8 @@ async def delta(
     position, reply_bytes = begin, 0
     entries: dict[bytes, TableEntry] = {}
     while position < table.length and position - begin < limits.TABLE_DELTA_SCAN_MAX_BYTES:
-        for record in await _scan(reader, table, position, is_given=position == from_position):
+        records = await _scan(reader, table, position, is_given=position == from_position)
+        for number, record in enumerate(records, 1):
             before = entries.pop(record.key, None)
             reply_bytes -= 0 if before is None else len(before.key) + len(before.value)
             if record.value is not None:
@@ -138,6 +140,8 @@ async def delta(
             position = record.offset + record.length
             if len(entries) >= limit or reply_bytes >= limits.TABLE_REPLY_MAX_BYTES:
                 return _delta(table, entries, from_position, position)
+            if number % limits.TABLE_RECORDS_PER_TURN == 0:
+                await asyncio.sleep(0)
     return _delta(table, entries, from_position, position if position > begin else 0)
 
 

@@ -11,7 +11,7 @@ from tailrace.segmentstore.api import NULL_ATTRIBUTE, SegmentContainer, SegmentP
 from tailrace.segmentstore.tables.record import HEADER_BYTES, NO_CHAIN, Record, decode_record, record_length
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tailrace.segmentstore.tables.cache import EntryCache
     from tailrace.segmentstore.tables.plan import Bucket
@@ -137,16 +137,24 @@ class TableReader:
     async def scan(self, table: SegmentProperties, from_offset: int, to_offset: int) -> list[Record]:
         """Read some records in log order, from a record's beginning; none when none ends at or before `to_offset`.
 
-        `to_offset` is not beyond the length in `table`; errors as of `buckets`.
+        `to_offset` is not beyond the length in `table`; errors as of `buckets`. Others get turns of the event loop
+        between the records of one call, and before the next call when more follow.
         """
         window = limits.TABLE_SCAN_READ_BYTES
         while to_offset - from_offset >= HEADER_BYTES:
             length = min(window, to_offset - from_offset)
             data = await self._bytes(table, from_offset, length)
-            records, first_bytes = _records_in(data, from_offset, table.name)
-            if records or length == to_offset - from_offset:
+            records: list[Record] = []
+            for record in _records_in(data, from_offset, table.name):
+                records.append(record)
+                if len(records) % limits.TABLE_RECORDS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            if length == to_offset - from_offset:
                 return records
-            window = first_bytes
+            await asyncio.sleep(0)  # cached bytes are read without a suspension
+            if records:
+                return records
+            window = record_length(data, f"{table.name}, table record at {from_offset}")
         return []
 
 
@@ -154,15 +162,13 @@ def _bytes_of(buckets: Sequence[Bucket | None]) -> int:
     return sum(record.length for bucket in buckets if bucket for record in bucket)
 
 
-def _records_in(data: bytes, offset: int, place: str) -> tuple[list[Record], int]:
-    """Return the whole records at the beginning of `data`, and the length of the cut-off one (or of the last)."""
+def _records_in(data: bytes, offset: int, place: str) -> Iterator[Record]:
+    """Yield the whole records at the beginning of `data`."""
     view = memoryview(data)
-    records = []
-    position = length = 0
+    position = 0
     while len(view) - position >= HEADER_BYTES:
         length = record_length(view[position:], f"{place}, table record at {offset + position}")
         if length > len(view) - position:
-            break
-        records.append(decode_record(view[position : position + length], offset + position, place))
+            return
+        yield decode_record(view[position : position + length], offset + position, place)
         position += length
-    return records, length

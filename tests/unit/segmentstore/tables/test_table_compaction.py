@@ -6,7 +6,9 @@ See docs/design.md#table-segments, docs/protocol/server.md#table-compaction.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,11 +20,13 @@ from tailrace.segmentstore.api import (
     TABLE_TOTAL_ENTRY_COUNT,
     SegmentContainer,
 )
+from tailrace.segmentstore.tables import reader
 from tailrace.segmentstore.tables.compaction import needs_compaction
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import TableEntry, TableKey
 
 TABLE = "scope/table/0"
+T = TypeVar("T")
 
 
 def two_buckets(key: bytes) -> bytes:
@@ -261,3 +265,65 @@ async def test_pass_that_loses_a_race_can_be_repeated(model_container: Any) -> N
     assert await contents(tables) == expected
     await tables.compact(TABLE)
     assert await contents(tables) == expected
+
+
+class PerTurn:
+    """Counts calls in each turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[int] = Counter()
+        self._turn = 0
+
+    def counted(self, function: Callable[..., T]) -> Callable[..., T]:
+        def call(*args: Any) -> T:
+            self.calls[self._turn] += 1
+            return function(*args)
+
+        return call
+
+    async def count_turns(self) -> None:
+        while True:
+            self._turn += 1
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("work", ["delta", "compact"])
+async def test_reads_of_many_records_leave_turns_to_others(
+    container: SegmentContainer, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    monkeypatch.setattr(limits, "TABLE_RECORDS_PER_TURN", 10)
+    decoded, hashed = PerTurn(), PerTurn()
+    monkeypatch.setattr(reader, "decode_record", decoded.counted(reader.decode_record))
+    service = TableService(container, hash_function=hashed.counted(lambda key: key.ljust(16)))
+    await service.create_table(TABLE, 0)
+    for _ in range(2):
+        await fill(service, 200)
+    counting = [asyncio.create_task(each.count_turns()) for each in (decoded, hashed)]
+    await asyncio.sleep(0)
+    hashed.calls.clear()
+    if work == "delta":
+        assert len((await service.delta(TABLE, 0, 1000)).entries) == 200
+    else:
+        assert await service.compact(TABLE)
+        assert sum(hashed.calls.values()) == 400
+    for each in counting:
+        each.cancel()
+    assert sum(decoded.calls.values()) >= 400
+    assert max(decoded.calls.values()) <= 10
+    assert max(hashed.calls.values(), default=0) <= 10
+
+
+async def test_delta_of_long_records_leaves_turns_to_others(
+    container: SegmentContainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TABLE_SCAN_READ_BYTES", 1000)
+    decoded = PerTurn()
+    monkeypatch.setattr(reader, "decode_record", decoded.counted(reader.decode_record))
+    service = TableService(container)
+    await service.create_table(TABLE, 0)
+    await fill(service, 50, value=bytes(200))
+    counting = asyncio.create_task(decoded.count_turns())
+    await asyncio.sleep(0)
+    assert len((await service.delta(TABLE, 0, 1000)).entries) == 50
+    counting.cancel()
+    assert max(decoded.calls.values()) <= 4
