@@ -71,9 +71,9 @@ class Outbox:
         """Return whether unsent bytes, of this peer or of all, are too many to add a reply of that size."""
         if self._transport_full:
             return True
-        if reply_bytes <= limits.SEND_GATHER_BYTES:
-            return False
-        return not self._shared.has_room(holds_nothing=not (self._held_bytes or self._reserved_bytes))
+        if reply_bytes > limits.SEND_GATHER_BYTES:
+            return not self._shared.has_room(holds_nothing=not (self._held_bytes or self._reserved_bytes))
+        return not self._shared.has_room(holds_nothing=True) and self.unsent()[0] > 0
 
     def reply(self, command: Command) -> None:
         """Send a command. Raises BadRequestError, and sends nothing, when it does not fit into a frame."""
@@ -144,7 +144,7 @@ class Outbox:
         """Wait until a reply of that size may be sent, or the connection closes."""
         while self._transport is not None and self.is_full(reply_bytes):
             if not self._transport_full:
-                self._shared.wait(self)
+                self._shared.wait(self, is_small=reply_bytes <= limits.SEND_GATHER_BYTES)
             if self._room is None:
                 self._room = self._loop.create_future()
             await asyncio.shield(self._room)

@@ -2,8 +2,9 @@
 
 Each connection has its own high-water mark, but a thousand connections that read nothing would hold a thousand times
 that. So the bound counts unsent bytes of all connections, and the large replies that handlers make. Its upper half is
-for connections that hold nothing yet; above it no large reply begins. While connections wait for room, those that hold
-unsent replies and take almost none are cut off, so that a peer that stopped reading cannot block the others.
+for connections that hold nothing yet; above it no large reply begins, and a small one only on a connection that holds
+nothing. While connections wait for room, or all hold more than the bound, those that hold unsent replies and take
+almost none are cut off, so that a peer that stopped reading cannot block the others.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _Held:
 
 
 class UnsentReplies:
-    """The bound of a server. While others wait, a connection must take replies every ``look_s``."""
+    """The bound of a server. While others wait, or above it, a connection must take replies every ``look_s``."""
 
     def __init__(
         self,
@@ -53,10 +54,14 @@ class UnsentReplies:
     ) -> None:
         self._loop = loop
         self._max_bytes = max_bytes
+        # Wake well below the bound, so that many waiters are not woken for one reply that fills it again.
         self._enough_bytes = max_bytes * 3 // 8
+        self._enough_for_small_bytes = max_bytes * 3 // 4
         self._look_s = look_s
         self._held: dict[Sender, _Held] = {}
-        self._waiting: dict[Sender, None] = {}
+        self._waiting: dict[Sender, int] = {}
+        """Each connection that waits, and how many bytes of all there must be at most when it is woken."""
+        self._wake_at_bytes = 0  # the most of them
         self._look: asyncio.TimerHandle | None = None
         self.total_bytes = 0
 
@@ -87,15 +92,19 @@ class UnsentReplies:
             del self._held[sender]
         if change < 0:
             self._wake()
+        elif self.total_bytes > self._max_bytes:
+            self._begin_looking()
 
-    def wait(self, sender: Sender) -> None:
-        """Call the connection's `room_again` when there may be room."""
+    def wait(self, sender: Sender, *, is_small: bool = False) -> None:
+        """Call the connection's `room_again` when there may be room. `is_small`: for a small reply."""
         if not self._waiting:
-            self._count_again()
-        self._waiting[sender] = None
+            self._count_again(begins=self._look is None)
+        enough_bytes = self._enough_for_small_bytes if is_small else self._enough_bytes
+        self._waiting[sender] = max(enough_bytes, self._waiting.get(sender, 0))
+        self._wake_at_bytes = max(enough_bytes, self._wake_at_bytes)
         self._wake()
-        if self._waiting and self._look is None:
-            self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
+        if self._waiting:
+            self._begin_looking()
 
     def forget(self, sender: Sender) -> None:
         """Remove a closed connection."""
@@ -104,23 +113,34 @@ class UnsentReplies:
         self._stop_looking()
 
     def _wake(self) -> None:
-        # Wake well below the bound, so that many waiters are not woken for one reply that fills it again.
-        if not self._waiting or self.total_bytes > self._enough_bytes:
+        if not self._waiting or self.total_bytes > self._wake_at_bytes:
             return
-        waiting, self._waiting = self._waiting, {}
-        for sender in waiting:
+        woken = [sender for sender, enough_bytes in self._waiting.items() if self.total_bytes <= enough_bytes]
+        for sender in woken:
+            del self._waiting[sender]
             sender.room_again()
+        self._wake_at_bytes = max(self._waiting.values(), default=0)
         self._stop_looking()
 
-    def _stop_looking(self) -> None:
-        if self._look is not None and not self._waiting:
-            self._look.cancel()
-            self._look = None
-            for held in self._held.values():
-                held.seen_taken = -1
+    def _begin_looking(self) -> None:
+        if self._look is None:
+            self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
 
-    def _count_again(self) -> list[tuple[int, Sender]]:
-        """Count the unsent bytes, because small remainders leave without an event. Return the slow connections."""
+    def _stop_looking(self) -> None:
+        if self._look is not None and not self._waiting and self.total_bytes <= self._enough_bytes:
+            self._look.cancel()
+            self._look_ended()
+
+    def _look_ended(self) -> None:
+        self._look = None
+        for held in self._held.values():
+            held.seen_taken = -1
+
+    def _count_again(self, *, begins: bool = True) -> list[tuple[int, Sender]]:
+        """Count the unsent bytes, because small remainders leave without an event. Return the slow connections.
+
+        `begins`: what each takes is counted from now on.
+        """
         slow = []
         for sender, held in list(self._held.items()):
             unsent_bytes, handed_bytes = sender.unsent()
@@ -129,17 +149,24 @@ class UnsentReplies:
                 limits.SEND_PROGRESS_MIN_BYTES, unsent_bytes
             ):
                 slow.append((unsent_bytes, sender))
-            held.seen_taken = taken_bytes
+            if begins:
+                held.seen_taken = taken_bytes
             self.holds(sender, unsent_bytes)
         return slow
 
+    @property
+    def _needs_room(self) -> bool:
+        return bool(self._waiting) or self.total_bytes > self._max_bytes
+
     def _look_for_slow_ones(self) -> None:
-        """Cut off the connections that took almost nothing since the last check, largest first, until there is room."""
-        self._look = None
+        """Cut off the connections that took almost nothing since the last look, largest first, until there is room."""
         for unsent_bytes, sender in sorted(self._count_again(), key=lambda item: item[0], reverse=True):
-            if not self._waiting:
-                return
-            sender.cut_off(f"the peer does not take {unsent_bytes} bytes of replies while other connections wait")
+            if not self._needs_room:
+                break
+            why = "while other connections wait" if self._waiting else "and all connections hold more than the bound"
+            sender.cut_off(f"the peer does not take {unsent_bytes} bytes of replies {why}")
             self.holds(sender, 0)
-        if self._waiting and self._look is None:
+        if self._needs_room:
             self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
+        else:
+            self._look_ended()

@@ -87,7 +87,7 @@ async def test_what_left_without_a_word_is_no_reason_to_wait(unsent: UnsentRepli
 async def test_who_takes_nothing_is_cut_off_while_others_wait(unsent: UnsentReplies) -> None:
     stuck, slow, good, waiting = (Peer(unsent) for _ in range(4))
     stuck.send(9 * MIB)
-    slow.send(8 * MIB)
+    slow.send(7 * MIB)
     await after_looks()
     assert stuck.reasons == []  # no connection waits
     unsent.wait(waiting)
@@ -112,6 +112,36 @@ async def test_who_takes_its_replies_is_not_cut_off(unsent: UnsentReplies) -> No
         unsent.wait(waiting)
     assert stuck.reasons
     assert unsent.total_bytes <= 12 * MIB
+
+
+async def test_more_than_the_bound_is_dropped_though_none_waits(unsent: UnsentReplies) -> None:
+    """Acknowledgements and small replies to those who hold nothing wait for no room."""
+    stuck, good = [Peer(unsent) for _ in range(20)], Peer(unsent)
+    good.send(MIB)
+    for peer in stuck:
+        peer.send(MIB)
+    for _ in range(8):
+        good.take(limits.SEND_PROGRESS_MIN_BYTES)
+        await after_looks()
+        if unsent.total_bytes <= 16 * MIB:
+            break
+    assert unsent.total_bytes <= 16 * MIB
+    assert 4 <= len([peer for peer in stuck if peer.reasons]) <= 6, "no more than needed"
+    assert good.reasons == []
+
+
+async def test_small_replies_go_on_as_soon_as_they_fit(unsent: UnsentReplies) -> None:
+    """Those who wait for a large one wait for more room, so others that take their replies must not keep it full."""
+    holding, small, large = (Peer(unsent) for _ in range(3))
+    holding.send(16 * MIB)
+    unsent.wait(small, is_small=True)
+    unsent.wait(large)
+    holding.take(4 * MIB)
+    unsent.holds(holding, holding.held)
+    assert (small.woken, large.woken) == (1, 0)
+    holding.take(6 * MIB)
+    unsent.holds(holding, holding.held)
+    assert (small.woken, large.woken) == (1, 1)
 
 
 async def fill_table(client: Any) -> None:
@@ -220,7 +250,10 @@ async def test_entries_that_fit_no_reply_are_not_all_read(model: Any) -> None:
     assert model.model.reads - before < 2 * 40  # two reads for each entry
 
 
-async def test_many_connections_together_are_bounded(tight: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("size", "count"), [(2 * MIB, 8), (32 * limits.KIB, 192)], ids=["large", "small"])
+async def test_many_connections_together_are_bounded(
+    tight: Any, capsys: pytest.CaptureFixture[str], size: int, count: int
+) -> None:
     """Twenty readers that take nothing hold no more than the bound; another one is still served."""
     good = await tight.connect()
     await good.create(SEGMENT)
@@ -231,7 +264,7 @@ async def test_many_connections_together_are_bounded(tight: Any, capsys: pytest.
     for client in bad:
         client.writer.transport.pause_reading()
         client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.send(*(c.ReadSegment(SEGMENT, 0, 2 * MIB, "", number) for number in range(8)))
+        client.send(*(c.ReadSegment(SEGMENT, 0, size, "", number) for number in range(count)))
     most = steady = 0
     async with asyncio.timeout(20):
         while steady < 50:  # until the kernel's buffers are full, too, and nothing moves any more
@@ -241,7 +274,7 @@ async def test_many_connections_together_are_bounded(tight: Any, capsys: pytest.
             steady = steady + 1 if before == tight.unsent.total_bytes > 0 else 0
     assert most < (8 + 2 + 1) * MIB
     for number in range(20):
-        assert len((await good.call(c.ReadSegment(SEGMENT, 0, 2 * MIB, "", number))).data) == 2 * MIB
+        assert len((await good.call(c.ReadSegment(SEGMENT, 0, size, "", number))).data) == size
     lines = [line for line in capsys.readouterr().out.splitlines() if "connection closed" in line]
     assert lines
     assert all("while other connections wait" in line for line in lines)
