@@ -80,11 +80,11 @@ class RequestProcessor:
         if handler is None:
             raise ProtocolError(f"{type(command).__name__} is not a request")
         length_bytes *= handler.copies
-        if handler.changes or not handler.segment_field:
-            self._run(self._serve(command, handler), length_bytes, cancel_with_connection=handler.waits)
-            return
         # A read leaves nothing undone when its connection closes.
         is_read = handler.waits or handler.reply_bytes is not None
+        if handler.changes or not handler.segment_field:
+            self._run(self._answer_to(command, handler), length_bytes, cancel_with_connection=is_read)
+            return
         segment: str = getattr(command, handler.segment_field)
         work = self._when_opened(segment, length_bytes, lambda: self._answer_to(command, handler))
         self._run(work, length_bytes, cancel_with_connection=is_read)

@@ -287,6 +287,7 @@ async def list_chunks(call: Call, command: c.ListStorageChunks) -> Command:
 
 async def measure_rates(call: Call, command: c.GetSegmentRates) -> Command:
     """Return how fast segments with a rate policy are written (docs/controller.md#automatic-scaling)."""
+    await call.context.large_replies.begin()  # it looks at all segments of the container
     measured, has_more = call.container.measure_rates(command.windows_ms, command.after)
     rates = [
         c.MeasuredRate(
@@ -304,6 +305,7 @@ async def measure_rates(call: Call, command: c.GetSegmentRates) -> Command:
 
 async def list_segments(call: Call, command: c.ListSegments) -> Command:
     """Return names of the container's segments (docs/controller.md#segments-that-no-record-names)."""
+    await call.context.large_replies.begin()  # it looks at all segments of the container
     found, has_more = call.container.list_segments(command.after)
     last = found[-1][0] if found else command.after
     return c.SegmentsListed(command.request_id, has_more, last, [name for _, name in found])
@@ -312,10 +314,19 @@ async def list_segments(call: Call, command: c.ListSegments) -> Command:
 async def list_stream_bytes(call: Call, command: c.GetStreamBytes) -> Command:
     """Return what the container's streams hold in Tier 2 (docs/controller.md#bytes-that-streams-hold)."""
     measured = await call.container.stream_bytes(limits.STREAM_BYTES_FRESH_S)
+    await call.context.large_replies.begin()  # it looks at all streams of the container
     names = heapq.nsmallest(limits.STREAM_BYTES_PER_REPLY_MAX + 1, (name for name in measured if name > command.after))
     has_more = len(names) > limits.STREAM_BYTES_PER_REPLY_MAX
     del names[limits.STREAM_BYTES_PER_REPLY_MAX :]
     return c.StreamBytesListed(command.request_id, has_more, names, [measured[name].held_bytes for name in names])
+
+
+def _names_bytes(_: Command) -> int:
+    return limits.SEGMENTS_PER_REPLY_MAX * limits.SEGMENT_NAME_MAX_BYTES
+
+
+def _chunks_bytes(_: Command) -> int:
+    return limits.READ_REPLY_MAX_BYTES  # some 20,000 chunks, more than can be looked for before the deadline
 
 
 HANDLERS: Final[dict[type[Command], Handler]] = {
@@ -334,8 +345,8 @@ HANDLERS: Final[dict[type[Command], Handler]] = {
     c.FlushToStorage: Handler(
         flush_to_storage, segment_field="", level=AccessLevel.READ_UPDATE, waits=True, changes=True
     ),
-    c.ListStorageChunks: Handler(list_chunks),
-    c.GetSegmentRates: Handler(measure_rates, segment_field=""),
-    c.ListSegments: Handler(list_segments, segment_field=""),
-    c.GetStreamBytes: Handler(list_stream_bytes, segment_field=""),
+    c.ListStorageChunks: Handler(list_chunks, reply_bytes=_chunks_bytes),
+    c.GetSegmentRates: Handler(measure_rates, segment_field="", reply_bytes=_names_bytes),
+    c.ListSegments: Handler(list_segments, segment_field="", reply_bytes=_names_bytes),
+    c.GetStreamBytes: Handler(list_stream_bytes, segment_field="", reply_bytes=_names_bytes),
 }

@@ -237,6 +237,40 @@ async def test_large_reads_of_many_connections_begin_in_turns(setting: Any) -> N
     assert len(set(begun)) == len(begun) == count, f"several begin in one turn: {begun}"
 
 
+@pytest.mark.parametrize(
+    ("method", "command"),
+    [
+        ("measure_rates", lambda number: c.GetSegmentRates(0, "", number, -1, [120_000])),
+        ("list_segments", lambda number: c.ListSegments(0, "", number, -1)),
+    ],
+    ids=["rates", "segments"],
+)
+async def test_looks_at_all_segments_begin_in_turns(setting: Any, method: str, command: Any) -> None:
+    """Each costs milliseconds in a container with many segments."""
+    client, count = await setting.connect(), 30
+    container = setting.registry.container_by_id(0)
+    turns, begun = 0, []
+    work = getattr(container, method)
+
+    def counted(*args: Any) -> Any:
+        begun.append(turns)
+        return work(*args)
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await setting.turn()
+
+    setattr(container, method, counted)
+    counting = asyncio.create_task(count_turns())
+    client.send(*(command(number) for number in range(count)))
+    replies = [await client.receive() for _ in range(count)]
+    counting.cancel()
+    assert [reply.request_id for reply in replies] == list(range(count))
+    assert len(set(begun)) == len(begun) == count, f"several begin in one turn: {begun}"
+
+
 async def test_entries_that_fit_no_reply_are_not_all_read(model: Any) -> None:
     client = await model.connect()
     await fill_table(client)
