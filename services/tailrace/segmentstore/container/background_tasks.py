@@ -26,6 +26,7 @@ class BackgroundTasks:
     def __init__(self, core: ContainerCore, storage: ContainerStorage) -> None:
         ports, tier2 = core.ports, storage.tier2
         self._core = core
+        self._flushes_asked_for: set[asyncio.Task[None]] = set()
         self.checkpointer = Checkpointer(core)
         self.snapshotter = Snapshotter(
             SnapshotPorts(
@@ -110,11 +111,14 @@ class BackgroundTasks:
         core = self._core
         core.check_running()
         await core.barrier()
-        if len(core.caller_tasks) >= limits.FLUSHES_ASKED_FOR_MAX:
-            raise OverloadedError(f"container {core.container_id} already runs {len(core.caller_tasks)} flushes; retry")
+        asked_for = self._flushes_asked_for
+        if len(asked_for) >= limits.FLUSHES_ASKED_FOR_MAX:
+            raise OverloadedError(f"container {core.container_id} already runs {len(asked_for)} flushes; retry")
         # A task of the container's own: if a flush ended with its caller between the staging and the commit of an
         # index root, the next flush would write the same range of the index again.
         flush = core.spawn_for_caller(self._flush_and_checkpoint())
+        asked_for.add(flush)
+        flush.add_done_callback(asked_for.discard)
         await asyncio.wait([flush])
         if flush.cancelled():
             raise core.stopped_error()

@@ -251,3 +251,19 @@ async def test_reads_ahead_and_remembered_positions_are_bounded(
     assert len(container.storage.reader.positions) == 3
     objects.open.set()
     await idle(container)
+
+
+async def test_reads_under_way_refuse_no_flush(
+    world: World, reopen: Reopen, objects: GatedObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their number has a bound of its own; a container that is handed over would leave its flush to the next owner."""
+    monkeypatch.setattr(limits, "FLUSHES_ASKED_FOR_MAX", 1)
+    container = await cold(world, reopen, objects)
+    objects.open.clear()
+    reading = asyncio.create_task(read(container, 0, 4))
+    await eventually(lambda: objects.gets)
+    await container.append(NAME, [b"more"])
+    await container.flush_to_storage()
+    assert not container.status().untiered_bytes
+    objects.open.set()
+    await reading
