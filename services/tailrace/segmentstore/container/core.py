@@ -113,6 +113,9 @@ class ContainerCore:
         )
         self.phase = "running"
         self.cache.on_pressure(self.flush_queue.flush_now)
+        self.ports.untiered.on_pressure(self.flush_queue.flush_now)
+        if not self.ports.untiered.has_room:
+            self.flush_queue.flush_now()  # others wait, and recovery filled it
 
     def stop(self, cause: Exception) -> None:
         """Stop the container; the first cause counts. Fail what is not durable with OutcomeUnknownError."""
@@ -126,6 +129,7 @@ class ContainerCore:
             _logger.error("container_stopped", container=self.container_id, reason=self.reason)
         if was_running:
             self.cache.remove_listener(self.flush_queue.flush_now)
+            self.ports.untiered.remove_listener(self.flush_queue.flush_now)
             for item in self.processor.stop(cause):
                 if isinstance(item, StagedAppend):
                     item.request.failed(item.request, OutcomeUnknownError(str(self.stopped_error())))

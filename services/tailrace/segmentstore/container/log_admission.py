@@ -29,8 +29,7 @@ _logger = structlog.get_logger()
 class LogAdmission:
     """Decides what may be staged.
 
-    It calls ``flush_now`` when the disk becomes full, and when there is no room for records of what Tier 2 lacks: a
-    flush makes some.
+    It calls ``flush_now`` when the disk becomes full.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class LogAdmission:
         if not processor.has_room():
             return processor.room()
         if not (self._untiered.has_room or reserved):
-            self._flush_now()
             return self._untiered.room()
         try:
             more_space = self._log.check_space(*processor.unwritten(body_bytes), reserved=reserved)

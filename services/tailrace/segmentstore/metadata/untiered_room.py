@@ -2,14 +2,18 @@
 
 Each append that Tier 2 lacks has a row, and each attribute that its index lacks has entries in several maps. The bound
 of the cache does not bound them: appends may have one byte, and attributes have none. So all containers of a worker
-share one room for these records. Without room, operations wait until a flush has made some.
+share one room for these records. Without room, operations wait until a flush has made some; all of them flush then.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from tailrace.common import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 APPEND_BYTES = 24
 """What an append that Tier 2 lacks takes (`pending_appends`)."""
@@ -20,13 +24,22 @@ ATTRIBUTE_BYTES = 350
 class UntieredRoom:
     """Counts the records, in bytes. Recovery may exceed ``max_bytes``: nothing is staged then until a flush."""
 
-    __slots__ = ("_room", "append_bytes", "attribute_bytes", "max_bytes")
+    __slots__ = ("_pressure_listeners", "_room", "append_bytes", "attribute_bytes", "max_bytes")
 
     def __init__(self, max_bytes: int = limits.UNTIERED_RECORDS_MAX_BYTES) -> None:
         self.max_bytes = max_bytes
         self.append_bytes = 0
         self.attribute_bytes = 0
         self._room: asyncio.Future[None] | None = None
+        self._pressure_listeners: list[Callable[[], None]] = []
+
+    def on_pressure(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever an operation finds no room, so that each container flushes at once."""
+        self._pressure_listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Undo `on_pressure`."""
+        self._pressure_listeners.remove(listener)
 
     @property
     def used_bytes(self) -> int:
@@ -44,7 +57,9 @@ class UntieredRoom:
         return max(self.attribute_bytes - self.max_bytes // 4, 0) // ATTRIBUTE_BYTES
 
     def room(self) -> asyncio.Future[None]:
-        """Return a future that is done when `has_room` may have become true."""
+        """Ask for flushes; return a future that is done when `has_room` may have become true."""
+        for listener in self._pressure_listeners:
+            listener()
         if self._room is None or self._room.done():
             self._room = asyncio.get_running_loop().create_future()
         return self._room

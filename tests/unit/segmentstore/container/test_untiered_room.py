@@ -8,8 +8,11 @@ import random
 import pytest
 
 from tailrace.common import limits
+from tailrace.common.real_ports import SystemEntropy
+from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.background.attribute_writer import AttributeWriter
+from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.segmentstore.metadata.untiered_room import APPEND_BYTES, ATTRIBUTE_BYTES
 
 from ..conftest import World, eventually
@@ -171,3 +174,29 @@ async def test_neither_writer_waits_for_the_other(world: World, monkeypatch: pyt
     held.set()
     await eventually(lambda: not any(len(segment.dirty) >= 5 for segment in container.state.segments.values()))
     assert begun >= 2
+
+
+async def test_a_full_room_is_emptied_by_all_containers_that_share_it(world: World) -> None:
+    """An idle container whose records fill the room flushes them, so that the others go on."""
+    idle = await world.open()
+    room = idle.core.ports.untiered
+    room.max_bytes = 10 * APPEND_BYTES
+    await idle.create_segment(NAME)
+    ports = ContainerPorts(
+        log=MemoryLog(MemoryLogStore()),
+        store=world.objects,
+        cache=world.cache,
+        clock=world.clock,
+        entropy=SystemEntropy(),
+        cluster_id=idle.core.ports.cluster_id,
+        untiered=room,
+    )
+    busy = Container(8, 1, ports)
+    world.running.append(busy)
+    await busy.start(b"nonce-of-16-byte")
+    await busy.create_segment(OTHER)
+    for _ in range(10):
+        await idle.append(NAME, [b"x"])
+    async with asyncio.timeout(20):
+        await busy.append(OTHER, [b"y"])
+    assert not idle.status().untiered_bytes
