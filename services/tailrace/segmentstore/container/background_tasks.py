@@ -14,16 +14,21 @@ from tailrace.segmentstore.background.orphan_sweep import OrphanSweep
 from tailrace.segmentstore.background.reclamation import Reclamation
 from tailrace.segmentstore.background.snapshotter import SnapshotPorts, Snapshotter
 from tailrace.segmentstore.background.storage_writer import FlushPorts, StorageWriter
+from tailrace.segmentstore.background.transient_sweep import TransientSweep
 from tailrace.segmentstore.container.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from tailrace.segmentstore.container.core import ContainerCore, ContainerStorage
 
 
 class BackgroundTasks:
-    """Makes the tasks of one container, gives each what it needs, and starts them."""
+    """Makes the tasks of one container, gives each what it needs, and starts them. ``delete`` deletes a segment."""
 
-    def __init__(self, core: ContainerCore, storage: ContainerStorage) -> None:
+    def __init__(
+        self, core: ContainerCore, storage: ContainerStorage, delete: Callable[[str], Awaitable[None]]
+    ) -> None:
         ports, tier2 = core.ports, storage.tier2
         self._core = core
         self._flushes_asked_for: set[asyncio.Task[None]] = set()
@@ -69,6 +74,7 @@ class BackgroundTasks:
             )
         )
         self.sweep = OrphanSweep(core.state, tier2, commit=core.commit_control, may_work=core.may_do_maintenance)
+        self.transients = TransientSweep(core.state, delete)
         self.compaction = ChunkCompaction(
             core.state,
             tier2,
@@ -96,6 +102,7 @@ class BackgroundTasks:
         core.spawn(self.attribute_writer.run())
         core.spawn(self.deletions.run())
         core.spawn(self.sweep.run())
+        core.spawn(self.transients.run())
         core.spawn(self.compaction.run())
         core.spawn(self.reclamation.run())
         core.spawn(core.ownership.run())

@@ -67,13 +67,13 @@ class Container:
         self.core = core
         self.state = core.state
         self.storage = ContainerStorage(tier2=tier2, attributes=attributes, reader=reader)
-        self.background = BackgroundTasks(core, self.storage)
+        self._rates = RateSampler(core.state, lambda: asyncio.get_running_loop().time())
+        self._operations = SegmentOperations(core, attributes, self._rates)
+        self.background = BackgroundTasks(core, self.storage, self._operations.delete)
         self._ownership = core.ownership
         self._appends = AppendPath(core, attributes)
-        self._rates = RateSampler(core.state, lambda: asyncio.get_running_loop().time())
         self._stream_bytes: asyncio.Task[dict[str, StreamBytes]] | None = None
         self._stream_bytes_s = 0.0
-        self._operations = SegmentOperations(core, attributes, self._rates)
         self._reads = ReadPath(core, self.storage)
         self._lifecycle = Lifecycle(core, attributes, self.background)
 

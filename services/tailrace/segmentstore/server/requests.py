@@ -232,7 +232,7 @@ class RequestProcessor:
             except NoSuchSegmentError:
                 continue
             except (TailraceError, TimeoutError) as error:
-                # The container deletes idle transient segments itself, later.
+                # The container deletes idle transient segments itself, later (`TransientSweep`).
                 self._context.log.warning("transient segment not deleted", segment=name, reason=str(error))
 
 
