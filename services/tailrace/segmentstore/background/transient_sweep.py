@@ -1,4 +1,4 @@
-"""Deletes transient segments that nobody uses any more (docs/protocol/wire.md#large-events).
+"""Deletes transient segments that no client uses any more (docs/protocol/wire.md#large-events).
 
 The connection that made one deletes it when it closes. It cannot when its process is killed, or when the container is
 not open then or moves. So each owner deletes those that had no append for `TRANSIENT_IDLE_MAX_S` while it looked on.

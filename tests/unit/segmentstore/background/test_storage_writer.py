@@ -64,7 +64,7 @@ async def test_an_object_that_fails_keeps_back_no_other_one(world: World, filled
 
 @pytest.mark.usefixtures("frequent_snapshots")
 async def test_deletions_that_fail_keep_back_no_checkpoint(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log is truncated all the same, and the objects stay recorded until they are deleted."""
+    """The log is truncated nevertheless, and the objects stay recorded until they are deleted."""
     monkeypatch.setattr(limits, "FLUSH_INTERVAL_S", 0.01)
     monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
     monkeypatch.setattr(limits, "STORAGE_RETRY_MIN_S", 0.01)
