@@ -32,6 +32,7 @@ REQUESTS_MAX: Final = 32_768  # the same for all connections together
 REQUESTS_PER_CONNECTION_FREE: Final = 16  # a connection with fewer is served regardless of the others
 TRANSIENT_SEGMENTS_PER_CONNECTION_MAX: Final = 1024
 SEND_BUFFER_HIGH_BYTES: Final = 1 * MIB  # above it a connection gets no replies and is not read
+REPLY_FREE_BYTES: Final = 4 * KIB  # a reply that a connection without unsent bytes gets whatever the others hold
 SEND_PROGRESS_S: Final = 1.0  # while others wait for room, each connection must take replies within this time
 SEND_PROGRESS_MIN_BYTES: Final = 64 * KIB  # and at least so many bytes
 IN_PROCESS_LARGE_REPLIES_MAX: Final = 16  # to the controller in this process, of tables and lists, made at a time

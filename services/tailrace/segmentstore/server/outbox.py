@@ -73,7 +73,9 @@ class Outbox:
             return True
         if reply_bytes > limits.SEND_GATHER_BYTES:
             return not self._shared.has_room(holds_nothing=not (self._held_bytes or self._reserved_bytes))
-        return not self._shared.has_room(holds_nothing=True) and self.unsent()[0] > 0
+        if self._shared.has_room(holds_nothing=True):
+            return False
+        return reply_bytes > limits.REPLY_FREE_BYTES or self.unsent()[0] > 0
 
     def reply(self, command: Command) -> None:
         """Send a command. Raises BadRequestError, and sends nothing, when it does not fit into a frame."""

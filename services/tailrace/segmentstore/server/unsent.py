@@ -2,9 +2,9 @@
 
 Each connection has its own high-water mark, but a thousand connections that read nothing would hold a thousand times
 that. So the bound counts unsent bytes of all connections, and the large replies that handlers make. Its upper half is
-for connections that hold nothing yet; above it no large reply begins, and a small one only on a connection that holds
-nothing. While connections wait for room, or all hold more than the bound, those that hold unsent replies and take
-almost none are cut off, so that a peer that stopped reading cannot block the others.
+for connections that hold nothing yet. Above it no reply begins, but for the smallest (`REPLY_FREE_BYTES`) on those that
+hold nothing. While connections wait for room, or all hold more than the bound, those that hold unsent replies and
+take almost none are cut off, so that a peer that stopped reading cannot block the others.
 """
 
 from __future__ import annotations

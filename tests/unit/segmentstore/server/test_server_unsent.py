@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.limits import MIB
+from tailrace.segmentstore.server.outbox import Outbox
 from tailrace.segmentstore.server.unsent import UnsentReplies
 from tailrace.wire import commands as c
 
@@ -142,6 +143,45 @@ async def test_small_replies_go_on_as_soon_as_they_fit(unsent: UnsentReplies) ->
     holding.take(6 * MIB)
     unsent.holds(holding, holding.held)
     assert (small.woken, large.woken) == (1, 1)
+
+
+class StalledTransport:
+    """A transport of a peer that takes nothing."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        self.held += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.held
+
+
+async def test_at_the_bound_only_the_smallest_replies_begin(unsent: UnsentReplies) -> None:
+    """However many connections there are: each gets one, and further ones once it was taken."""
+    loop, transport = asyncio.get_running_loop(), StalledTransport()
+    outbox = Outbox(loop, transport, unsent, lambda reason: None)  # type: ignore[arg-type]
+    other = Peer(unsent)
+    other.send(16 * MIB - 1)
+    assert not outbox.is_full(limits.SEND_GATHER_BYTES)
+    other.send(1)
+    assert outbox.is_full(limits.SEND_GATHER_BYTES)
+    assert outbox.is_full(limits.REPLY_FREE_BYTES + 1)
+    assert not outbox.is_full(limits.REPLY_FREE_BYTES)
+    outbox.send(bytes(limits.REPLY_FREE_BYTES))
+    outbox.flush()
+    assert outbox.is_full(0)
+    transport.held = 0
+    assert not outbox.is_full(0)
+    outbox.close()
+    unsent.forget(other)
 
 
 async def fill_table(client: Any) -> None:
