@@ -28,7 +28,7 @@ from tailrace.controller.metadata.policies import check_lease
 from tailrace.controller.metadata.records import CompletedChunk, CompletedTransaction, OpenShard, TransactionRecord
 from tailrace.controller.metadata.transaction_ledger import shard_of
 from tailrace.controller.metadata.transitions import require
-from tailrace.controller.workflows.delete import completed_chunks
+from tailrace.controller.workflows.completed import completed_chunks
 from tailrace.controller.workflows.transactions import lease_of, transaction_segment_names
 
 if TYPE_CHECKING:

@@ -26,11 +26,8 @@ from tailrace.controller.metadata.records import (
 )
 from tailrace.controller.metadata.transitions import commit_batch_done, commit_batch_taken, may_take_commits
 from tailrace.controller.workflows import marked
-from tailrace.controller.workflows.transactions import (
-    completed_puts,
-    transaction_epoch,
-    transaction_segment_names,
-)
+from tailrace.controller.workflows.completed import completed_puts
+from tailrace.controller.workflows.transactions import transaction_epoch, transaction_segment_names
 from tailrace.controller.workflows.writer_marks import advanced, has_room, make_room, mark_in, with_writer
 
 if TYPE_CHECKING:

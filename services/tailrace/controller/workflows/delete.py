@@ -22,6 +22,7 @@ from tailrace.controller.metadata.records import (
 from tailrace.controller.metadata.transaction_ledger import shard_keys
 from tailrace.controller.metadata.transitions import deleting, tombstone
 from tailrace.controller.workflows import listing
+from tailrace.controller.workflows.completed import completed_chunks
 from tailrace.controller.workflows.context import segment_names
 from tailrace.controller.workflows.create import mark_of
 
@@ -123,9 +124,3 @@ async def _remove_retention_set(context: WorkflowContext, key: StreamKey, root: 
         cuts = [key.retention_cut(root.incarnation, each.number) for each in found.recorded]
         await context.store.remove(key, cuts)
         await context.store.remove(key, [item])
-
-
-def completed_chunks(root: StreamRecord) -> range:
-    """Return the numbers of the chunks that hold completed transactions."""
-    size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
-    return range(root.completed_first // size, -(-root.completed_next // size))

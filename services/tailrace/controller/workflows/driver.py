@@ -54,6 +54,7 @@ class _Worker:
     """Since when the watched leases are not those of the root's open transactions; None when they are."""
     next_pass_s: float = 0.0
     """When the next commit pass may begin, on the loop's clock."""
+    turns: steps.Turns = field(default_factory=steps.Turns)
     reads_root: bool = True
     """Whether the next step reads the root, in place of what this controller read or wrote last."""
     waiters: list[tuple[bytes, asyncio.Future[None]]] = field(default_factory=list)
@@ -246,11 +247,14 @@ class StreamDriver:
         await self._arm_leases(worker, root)
         if await self._expire_leases(worker):
             return 0
-        wait_s = self._until_next_pass(worker, root)
+        now_s = asyncio.get_running_loop().time()
+        wait_s = self._until_next_pass(worker, root, now_s)
+        if await steps.advance(self._context, worker.key, root, worker.turns, commits_wait=wait_s is not None):
+            if worker.turns.last is steps.Work.COMMITS and not root.commit_batch:
+                worker.next_pass_s = now_s + limits.TRANSACTION_COMMIT_PASS_INTERVAL_S
+            return 0
         if wait_s is not None:
             return wait_s
-        if await steps.advance(self._context, worker.key, root):
-            return 0
         now_s = asyncio.get_running_loop().time()
         ends = [worker.leases.next_end_s()]
         if worker.leases_differ_s is not None:
@@ -261,17 +265,15 @@ class StreamDriver:
         # Another controller may have opened a transaction and died: look at the root again from time to time.
         return max(0.001, min(min(known) - now_s, self._context.config.idle_s))
 
-    def _until_next_pass(self, worker: _Worker, root: StreamRecord) -> float | None:
-        """Return how long commits wait for others that the same pass merges; None when the next step is due.
+    def _until_next_pass(self, worker: _Worker, root: StreamRecord, now_s: float) -> float | None:
+        """Return how long commits wait for others that the same pass merges; None when none waits.
 
-        The first commit after a quiet time waits for none, and nothing else waits for commits that do.
+        The first commit after a quiet time waits for none, and no workflow waits for commits that do.
         """
-        if not root.commit_queue or root.commit_batch or root.abort_queue or root.intent is not None:
+        if not root.commit_queue or root.commit_batch or root.intent is not None:
             return None
-        now_s = asyncio.get_running_loop().time()
         if now_s < worker.next_pass_s and len(root.commit_queue) < limits.TRANSACTION_COMMIT_BATCH_MAX:
             return max(0.001, worker.next_pass_s - now_s)
-        worker.next_pass_s = now_s + limits.TRANSACTION_COMMIT_PASS_INTERVAL_S
         return None
 
     async def _arm_leases(self, worker: _Worker, root: StreamRecord) -> None:

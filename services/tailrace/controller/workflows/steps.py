@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 from tailrace.common import limits
@@ -18,10 +20,11 @@ from tailrace.controller.metadata.records import (
 from tailrace.controller.metadata.transaction_ledger import TransactionLedger, shard_keys
 from tailrace.controller.workflows.change import seal, truncate, update
 from tailrace.controller.workflows.commits import commit_pass
+from tailrace.controller.workflows.completed import Oldest, forget_completed
 from tailrace.controller.workflows.create import create
 from tailrace.controller.workflows.delete import delete
 from tailrace.controller.workflows.scale import scale
-from tailrace.controller.workflows.transactions import Lease, abort_pass, forget_completed, lease_of
+from tailrace.controller.workflows.transactions import Lease, abort_pass, lease_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,19 +33,52 @@ if TYPE_CHECKING:
     from tailrace.controller.workflows.context import WorkflowContext
 
 
-async def advance(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
+class Work(enum.Enum):
+    """The kinds of a stream's work, in the order of their turns."""
+
+    ABORTS = "aborts"
+    COMMITS = "commits"
+    INTENT = "intent"
+    COMPLETED = "completed transactions"
+
+
+@dataclass(slots=True)
+class Turns:
+    """What the last step of a stream was about, and what the next ones need to know of it."""
+
+    last: Work = Work.COMPLETED
+    oldest: Oldest = field(default_factory=Oldest)
+
+    def order(self) -> list[Work]:
+        """Return the kinds of work, the last one at the end."""
+        kinds = list(Work)
+        following = kinds.index(self.last) + 1
+        return kinds[following:] + kinds[:following]
+
+
+async def advance(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord, turns: Turns, *, commits_wait: bool = False
+) -> bool:
     """Run the next step; return False when only time or a call can bring work.
 
-    Decided transactions come first. Those that have to wait for a workflow follow it.
+    The kinds of work take turns, also when a step fails: clients that bring more and more of one kind keep no other
+    kind waiting. A batch that was taken ends before the workflow goes on. With `commits_wait` no batch is taken.
     """
-    if root.abort_queue:
-        await abort_pass(context, key, root)
-        return True
-    if (root.commit_batch or root.commit_queue) and await commit_pass(context, key, root):
-        return True
-    if root.intent is not None:
-        return await _advance_intent(context, key, root)
-    return await forget_completed(context, key, root)
+    for work in turns.order():
+        turns.last = work
+        progressed = False
+        if work is Work.ABORTS and root.abort_queue:
+            await abort_pass(context, key, root)
+            progressed = True
+        elif work is Work.COMMITS and (root.commit_batch or (root.commit_queue and not commits_wait)):
+            progressed = await commit_pass(context, key, root)
+        elif work is Work.INTENT and root.intent is not None and not root.commit_batch:
+            progressed = await _advance_intent(context, key, root)
+        elif work is Work.COMPLETED:
+            progressed = await forget_completed(context, key, root, turns.oldest)
+        if progressed:
+            return True
+    return False
 
 
 async def _advance_intent(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import structlog
 
 from tailrace.common import limits, names
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import transaction_segments
 from tailrace.controller.metadata.records import (
-    CompletedChunk,
     CompletedTransaction,
-    Record,
     StreamRecord,
     TransactionRecord,
 )
@@ -23,12 +20,10 @@ from tailrace.controller.metadata.transitions import (
     aborts_done,
     transaction_aborting,
 )
+from tailrace.controller.workflows.completed import completed_puts
 from tailrace.controller.workflows.context import segment_name
-from tailrace.controller.workflows.delete import completed_chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tailrace.controller.metadata.model import Epoch
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
@@ -81,52 +76,6 @@ async def abort_pass(context: WorkflowContext, key: StreamKey, root: StreamRecor
         return Change(None, {**completed_puts(key, now, snapshot, done), key.root: aborts_done(now, batch)})
 
     await context.store.change(key, items, decide, by_memory=True)
-
-
-def completed_puts(
-    key: StreamKey, root: StreamRecord, snapshot: Snapshot, done: Sequence[CompletedTransaction]
-) -> dict[bytes, Record]:
-    """Return the writes that record completed transactions: one record each for lookups, and chunks for lists."""
-    size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
-    puts: dict[bytes, Record] = {key.transaction(item.transaction_id): item for item in done}
-    following = root.completed_next
-    rest = list(done)
-    while rest:
-        item = key.completed(root.incarnation, following // size)
-        room = size - following % size
-        before = snapshot.get(CompletedChunk, item)
-        kept = before.transactions[: following % size] if before is not None else ()
-        puts[item] = CompletedChunk((*kept, *rest[:room]))
-        following += len(rest[:room])
-        rest = rest[room:]
-    return puts
-
-
-async def forget_completed(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
-    """Drop the oldest full chunk when all its transactions are old enough; return whether one was dropped."""
-    chunks = completed_chunks(root)
-    if len(chunks) < 2:
-        return False
-    item = key.completed(root.incarnation, chunks[0])
-    known = context.store.remembered(key, [item])
-    found = known.get(CompletedChunk, item) if known is not None else None
-    if found is None or len(found.transactions) < limits.COMPLETED_TRANSACTIONS_PER_CHUNK:
-        found = (await context.store.read(key, [item], remember=True)).get(CompletedChunk, item)
-    too_old_ms = context.clock.now_ms() - limits.TRANSACTION_REMEMBERED_MS
-    if found is not None and any(done.completed_ms > too_old_ms for done in found.transactions):
-        return False
-    if found is not None:
-        await context.store.remove(key, [key.transaction(done.transaction_id) for done in found.transactions])
-        await context.store.remove(key, [item])
-
-    def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
-        if now is None or (now.incarnation, now.completed_first) != (root.incarnation, root.completed_first):
-            return Change(None)
-        first = chunks[1] * limits.COMPLETED_TRANSACTIONS_PER_CHUNK
-        return Change(None, {key.root: msgspec.structs.replace(now, completed_first=first)})
-
-    await context.store.change(key, (), decide)
-    return True
 
 
 class Lease(NamedTuple):

@@ -1,0 +1,82 @@
+"""Remember the transactions that completed, and forget them (docs/protocol/server.md#transactions)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tailrace.common import limits
+from tailrace.controller.metadata.changes import Change, Snapshot
+from tailrace.controller.metadata.records import CompletedChunk, CompletedTransaction, Record, StreamRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.controller.metadata.stream_store import StreamKey
+    from tailrace.controller.workflows.context import WorkflowContext
+
+
+def completed_chunks(root: StreamRecord) -> range:
+    """Return the numbers of the chunks that hold completed transactions."""
+    size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
+    return range(root.completed_first // size, -(-root.completed_next // size))
+
+
+def completed_puts(
+    key: StreamKey, root: StreamRecord, snapshot: Snapshot, done: Sequence[CompletedTransaction]
+) -> dict[bytes, Record]:
+    """Return the writes that record completed transactions: one record each for lookups, and chunks for lists."""
+    size = limits.COMPLETED_TRANSACTIONS_PER_CHUNK
+    puts: dict[bytes, Record] = {key.transaction(item.transaction_id): item for item in done}
+    following = root.completed_next
+    rest = list(done)
+    while rest:
+        item = key.completed(root.incarnation, following // size)
+        room = size - following % size
+        before = snapshot.get(CompletedChunk, item)
+        kept = before.transactions[: following % size] if before is not None else ()
+        puts[item] = CompletedChunk((*kept, *rest[:room]))
+        following += len(rest[:room])
+        rest = rest[room:]
+    return puts
+
+
+@dataclass(slots=True)
+class Oldest:
+    """The oldest full chunk of a stream's completed transactions, as it was read last."""
+
+    item: bytes = b""
+    forgotten_ms: int = 0
+    """When all its transactions are old enough to be forgotten."""
+
+
+async def forget_completed(context: WorkflowContext, key: StreamKey, root: StreamRecord, oldest: Oldest) -> bool:
+    """Drop the oldest full chunk when all its transactions are old enough; return whether one was dropped."""
+    chunks = completed_chunks(root)
+    if len(chunks) < 2:
+        return False
+    item, now_ms = key.completed(root.incarnation, chunks[0]), context.clock.now_ms()
+    if item == oldest.item and now_ms < oldest.forgotten_ms:
+        return False
+    known = context.store.remembered(key, [item])
+    found = known.get(CompletedChunk, item) if known is not None else None
+    if found is None or len(found.transactions) < limits.COMPLETED_TRANSACTIONS_PER_CHUNK:
+        found = (await context.store.read(key, [item], remember=True)).get(CompletedChunk, item)
+    if found is not None:
+        newest_ms = max(done.completed_ms for done in found.transactions)
+        oldest.item, oldest.forgotten_ms = item, newest_ms + limits.TRANSACTION_REMEMBERED_MS
+        if now_ms < oldest.forgotten_ms:
+            return False
+        await context.store.remove(key, [key.transaction(done.transaction_id) for done in found.transactions])
+        await context.store.remove(key, [item])
+
+    def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
+        if now is None or (now.incarnation, now.completed_first) != (root.incarnation, root.completed_first):
+            return Change(None)
+        first = chunks[1] * limits.COMPLETED_TRANSACTIONS_PER_CHUNK
+        return Change(None, {key.root: msgspec.structs.replace(now, completed_first=first)})
+
+    await context.store.change(key, (), decide)
+    return True
