@@ -24,7 +24,7 @@ from tailrace.common.errors import (
 from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.metadata.changes import Change, R, Snapshot, change_records
 from tailrace.controller.metadata.metadata_store import SCOPES_TABLE, scope_table, tag_table
-from tailrace.controller.metadata.ports import NOT_EXISTS, UNCONDITIONAL, MetadataStore, Put, Stored
+from tailrace.controller.metadata.ports import NOT_EXISTS, MetadataStore, Put, Stored
 from tailrace.controller.metadata.records import Record, ScopeRecord, ScopeStreamEntry, decode, encode
 
 if TYPE_CHECKING:
@@ -147,12 +147,12 @@ class ScopeStore:
         if owner.deleting:
             raise NoSuchScopeError(f"scope {scope} is being deleted")
         try:
-            await self._put(scope, owner, Put(key, encode(record), NOT_EXISTS))
+            version = await self.put_entry(scope, owner, name, record, NOT_EXISTS)
         except WriteConflictError:
             return  # added by another run of the same workflow
         now = await self._read(scope)
         if now is None or now.nonce != owner.nonce or now.deleting:
-            await self.remove(scope, name)
+            await self.remove_entry(scope, owner.nonce, name, version)
             raise NoSuchScopeError(f"scope {scope} is being deleted")
 
     async def entry(self, scope: str, name: str, kind: type[R]) -> tuple[ScopeRecord, R | None, int]:
@@ -193,16 +193,6 @@ class ScopeStore:
         if record is None:
             raise NoSuchScopeError(f"scope {scope} does not exist")
         return record
-
-    async def remove(self, scope: str, name: str) -> None:
-        """Remove an entry. A missing entry is fine."""
-        owner = await self._read(scope)
-        if owner is None:
-            return
-        try:
-            await self._metadata.remove(scope_table(scope, owner.nonce), [(name.encode(), UNCONDITIONAL)])
-        except NoSuchSegmentError:
-            return
 
     async def get(self, scope: str, name: str, kind: type[R]) -> R | None:
         """Return the entry of that name; None when the entry or the scope does not exist."""
@@ -297,9 +287,6 @@ class ScopeStore:
         except NoSuchSegmentError:
             await self._make_table(scope, owner)
             return None
-
-    async def _put(self, scope: str, owner: ScopeRecord, entry: Put) -> None:
-        await self._metadata.put(scope_table(scope, owner.nonce), [entry])
 
     async def _entries(self, scope: str, owner: ScopeRecord, limit: int, token: bytes) -> tuple[list[Stored], bytes]:
         try:

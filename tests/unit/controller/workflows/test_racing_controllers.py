@@ -1,0 +1,151 @@
+"""Two controllers change the same group, table or scope: one stands still at a chosen call while the other goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tailrace.rpc import controller_pb2 as pb
+
+SCOPE = pb.ScopeInfo(scope="scope")
+GROUP_ID = "11111111-2222-3333-4444-555555555555"
+GROUP = pb.ReaderGroupInfo(scope="scope", readerGroup="group", readerGroupId=GROUP_ID)
+TABLE = pb.KeyValueTableConfig(scope="scope", kvtName="table", partitionCount=1, primaryKeyLength=4)
+DEADLINE_S = 30.0
+
+Match = Callable[[str, tuple[Any, ...]], bool]
+
+
+class Gate:
+    """Holds a controller at its first call that matches, before or after its effect, until it is opened."""
+
+    def __init__(self) -> None:
+        self._match: Match = lambda name, arguments: False
+        self._after = False
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    def hold(self, match: Match, *, after: bool = False) -> None:
+        """Hold at such a call from now on."""
+        self._match, self._after = match, after
+        self.reached.clear()
+        self.open.clear()
+
+    def wrap(self, target: Any) -> Any:
+        """The store with the gate in front of it."""
+        return _Gated(target, self)
+
+    async def at(self, name: str, arguments: tuple[Any, ...], *, after: bool) -> None:
+        """One call."""
+        if after == self._after and not self.reached.is_set() and self._match(name, arguments):
+            self.reached.set()
+            await self.open.wait()
+
+
+class _Gated:
+    def __init__(self, target: Any, gate: Gate) -> None:
+        self._target = target
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._target, name)
+
+        async def call(*arguments: Any, **keywords: Any) -> Any:
+            await asyncio.sleep(0)
+            await self._gate.at(name, arguments, after=False)
+            result = await method(*arguments, **keywords)
+            await self._gate.at(name, arguments, after=True)
+            return result
+
+        return call
+
+
+class Pair:
+    """The held controller and the other one."""
+
+    def __init__(self, gate: Gate, held: Any, other: Any) -> None:
+        self.gate, self.held, self.other = gate, held, other
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def until_held(self, call: str, request: Any) -> asyncio.Task[Any]:
+        """Begin a call of the held controller, and wait until it stands still."""
+        task = asyncio.ensure_future(self.held.call(call, request))
+        async with asyncio.timeout(DEADLINE_S):
+            await self.gate.reached.wait()
+        return task
+
+
+@pytest.fixture
+async def pair(world: Any, make_api: Any) -> Pair:
+    gate = Gate()
+    held = make_api(await world.start(gate, seed=1))
+    return Pair(gate, held, make_api(await world.start(seed=2)))
+
+
+@pytest.fixture(autouse=True)
+def opened(pair: Pair) -> Iterator[None]:
+    """No controller stands still when it is closed."""
+    yield
+    pair.gate.open.set()
+
+
+def group(*streams: str, **fields: Any) -> pb.ReaderGroupConfiguration:
+    cuts = [pb.StreamCut(streamInfo=pb.StreamInfo(scope="scope", stream=stream)) for stream in streams]
+    return pb.ReaderGroupConfiguration(
+        scope="scope",
+        readerGroupName="group",
+        readerGroupId=GROUP_ID,
+        retentionType=1,
+        startingStreamCuts=cuts,
+        endingStreamCuts=cuts,
+        **fields,
+    )
+
+
+async def listed(api: Any) -> list[str]:
+    found = await api.call("listStreamsInScope", pb.StreamsInScopeRequest(scope=SCOPE))
+    return sorted(info.stream for info in found.streams)
+
+
+async def subscribers(api: Any, stream: str) -> list[str]:
+    return list((await api.call("listSubscribers", pb.StreamInfo(scope="scope", stream=stream))).subscribers)
+
+
+async def quiet(task: asyncio.Task[Any]) -> Any:
+    """Wait for a call that may fail."""
+    async with asyncio.timeout(DEADLINE_S):
+        return (await asyncio.gather(task, return_exceptions=True))[0]
+
+
+def puts(table: str, key: bytes) -> Match:
+    def match(name: str, arguments: tuple[Any, ...]) -> bool:
+        return name == "put" and arguments[0].startswith(table) and any(put.key == key for put in arguments[1])
+
+    return match
+
+
+@pytest.mark.parametrize(
+    ("call", "config", "key"),
+    [("createKeyValueTable", TABLE, b"k/table"), ("createReaderGroup", group("stream"), b"g/group")],
+)
+async def test_an_addition_to_a_deleted_scope_leaves_the_scope_of_that_name_alone(
+    pair: Pair, call: str, config: Any, key: bytes
+) -> None:
+    await pair.held.setup(1)
+    pair.gate.hold(puts("_system/_tables/scope/", key), after=True)
+    late = await pair.until_held(call, config)
+    await pair.other.call("deleteScopeRecursive", SCOPE)
+    await pair.other.setup(1)
+    assert (await pair.other.call(call, config)).status == 0
+    pair.gate.open.set()
+    await quiet(late)
+    scopes = pair.other.controller.services.core.context.scopes
+    assert [name async for name in _entries(scopes, key.decode())] == [key.decode()]
+
+
+async def _entries(scopes: Any, name: str) -> Any:
+    for found in await scopes.list_all("scope", name[:2]):
+        yield name[:2] + found
