@@ -69,14 +69,26 @@ async def forget_completed(context: WorkflowContext, key: StreamKey, root: Strea
         oldest.item, oldest.forgotten_ms = item, newest_ms + limits.TRANSACTION_REMEMBERED_MS
         if now_ms < oldest.forgotten_ms:
             return False
+    await drop_oldest(context, key, root, found)
+    return True
+
+
+async def drop_oldest(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord, found: CompletedChunk | None
+) -> None:
+    """Forget the oldest chunk, of which `found` was read: its transactions, then itself, then its place in the root.
+
+    So a run that was cut short is repeated, and each chunk that is gone stays gone. None: an earlier run removed it.
+    """
+    chunks = completed_chunks(root)
+    if found is not None:
         await context.store.remove(key, [key.transaction(done.transaction_id) for done in found.transactions])
-        await context.store.remove(key, [item])
+        await context.store.remove(key, [key.completed(root.incarnation, chunks[0])])
 
     def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
-        if now is None or (now.incarnation, now.completed_first) != (root.incarnation, root.completed_first):
-            return Change(None)
-        first = chunks[1] * limits.COMPLETED_TRANSACTIONS_PER_CHUNK
+        if now is None or now.incarnation != root.incarnation or completed_chunks(now)[:1] != chunks[:1]:
+            return Change(None)  # another controller has done it, and perhaps deleted the stream
+        first = (chunks[0] + 1) * limits.COMPLETED_TRANSACTIONS_PER_CHUNK
         return Change(None, {key.root: msgspec.structs.replace(now, completed_first=first)})
 
     await context.store.change(key, (), decide)
-    return True

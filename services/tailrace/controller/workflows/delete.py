@@ -22,7 +22,7 @@ from tailrace.controller.metadata.records import (
 from tailrace.controller.metadata.transaction_ledger import shard_keys
 from tailrace.controller.metadata.transitions import deleting, tombstone
 from tailrace.controller.workflows import listing
-from tailrace.controller.workflows.completed import completed_chunks
+from tailrace.controller.workflows.completed import completed_chunks, drop_oldest
 from tailrace.controller.workflows.context import segment_names
 from tailrace.controller.workflows.create import mark_of
 
@@ -31,8 +31,17 @@ if TYPE_CHECKING:
     from tailrace.controller.workflows.context import WorkflowContext
 
 
-async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Bring a stream from DELETING to its tombstone."""
+async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
+    """Bring a stream from DELETING to its tombstone; return False after a part of it.
+
+    While it remembers transactions a chunk of them is forgotten: however many they are, a step has time for its part.
+    """
+    chunks = completed_chunks(root)
+    if chunks:
+        item = key.completed(root.incarnation, chunks[0])
+        found = (await context.store.read(key, [item])).get(CompletedChunk, item)
+        await drop_oldest(context, key, root, found)
+        return False
     await _delete_segments(context, key, root)
     mark = mark_of(key)
     if mark is not None:
@@ -48,6 +57,7 @@ async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
         return Change(None, {key.root: tombstone(current)})
 
     await context.store.change(key, (), decide)
+    return True
 
 
 async def _delete_segments(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
@@ -75,24 +85,17 @@ async def delete_mark(context: WorkflowContext, mark: StreamKey, before: StreamR
         return Change(root, {mark.root: root})
 
     root = await context.store.change(mark, (), decide)
-    if root is not None:
-        await delete(context, mark, root)
+    while root is not None and not await delete(context, mark, root):
+        root = await context.store.change(mark, (), decide)
 
 
 async def _remove_records(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Remove all records but the root. The root names them all, so an interrupted run is repeated in full."""
+    """Remove the other records. The root names them all, so an interrupted run is repeated in full."""
     epochs = range(root.active_epoch + 2)
     await _remove_subscribers(context, key, root)
     await _remove_shared(context, key, root)
     await _remove_retention_set(context, key, root)
-    gone = [key.sealed(root.incarnation, epoch) for epoch in epochs]
-    for chunk in completed_chunks(root):
-        item = key.completed(root.incarnation, chunk)
-        found = (await context.store.read(key, [item])).get(CompletedChunk, item)
-        if found is not None:
-            await context.store.remove(key, [key.transaction(done.transaction_id) for done in found.transactions])
-            gone.append(item)
-    await context.store.remove(key, gone)
+    await context.store.remove(key, [key.sealed(root.incarnation, epoch) for epoch in epochs])
     await context.store.remove(key, [key.epoch(root.incarnation, epoch) for epoch in epochs])
 
 

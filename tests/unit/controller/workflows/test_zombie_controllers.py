@@ -161,6 +161,7 @@ async def listed(api: Any) -> list[str]:
 async def sealed(api: Any) -> None:
     """A stream that can be deleted."""
     await api.setup(2, tags=pb.Tags(tag=["old"]))
+    await api.begin()  # the seal aborts it
     await api.call("sealStream", api.info)
 
 
