@@ -131,7 +131,7 @@ class Controller:
             streams=streams,
             groups=groups,
             tables=tables,
-            scopes=ScopeManager(context, entities, driver, streams=streams, groups=groups, tables=tables),
+            scopes=ScopeManager(context, entities, streams=streams, groups=groups, tables=tables),
             tag_lists=self._tag_lists,
             cuts=cuts,
             retention=retention,

@@ -5,7 +5,6 @@ See docs/protocol/controller.md#groups-and-subscribers, docs/protocol/naming.md#
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,13 +15,13 @@ from tailrace.common.errors import (
     ConditionFailedError,
     NoSuchReaderGroupError,
     NoSuchScopeError,
-    NoSuchStreamError,
     WriteConflictError,
 )
 from tailrace.common.stream_policies import StreamConfig, StreamDataRetention
 from tailrace.controller.managers.streams import OtherIncarnationError
 from tailrace.controller.managers.subscribers import TooManySubscribersError, require_room, subscribe, unsubscribe
 from tailrace.controller.metadata.changes import Change, Snapshot
+from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import ReaderGroupRecord
 from tailrace.controller.metadata.scope_store import READER_GROUPS
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -228,11 +227,10 @@ class ReaderGroupManager:
         for key in left:
             await unsubscribe(self._context, key, f"{scope}/{group}", record.group_id)
         state = state_stream(scope, group)
-        with contextlib.suppress(NoSuchStreamError):  # deleted by an earlier run
-            incarnation = (await self._streams.load(state)).incarnation
-            await self._require_current(
-                scope, group, record
-            )  # so this state stream belongs to that group, not to a later one
-            await self._streams.seal(state, incarnation)
-            await self._streams.delete(state, incarnation)
+        if record.state_incarnation is not None:
+            await self._streams.forgo(state, record.state_incarnation)  # another controller may be about to create it
+        root = await self._context.store.load(state)
+        if root is not None and root.state is not StreamState.DELETED:
+            await self._require_current(scope, group, record)  # so that is the group's own, not that of a later group
+            await self._streams.remove(state, root)
         await self._scopes.remove_exactly(scope, READER_GROUPS + group, record)

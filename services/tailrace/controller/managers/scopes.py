@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from tailrace.common import names
 from tailrace.common.errors import (
     NoSuchReaderGroupError,
-    NoSuchStreamError,
     NotAllowedError,
     NotEmptyError,
     WriteConflictError,
 )
 from tailrace.controller.managers.tables import NoSuchTableError
 from tailrace.controller.metadata.model import StreamState
-from tailrace.controller.metadata.records import CreateIntent
 from tailrace.controller.metadata.scope_store import READER_GROUPS, STREAMS, TABLES
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.workflows import listing
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from tailrace.controller.managers.streams import StreamManager
     from tailrace.controller.managers.tables import TableManager
     from tailrace.controller.workflows.context import WorkflowContext
-    from tailrace.controller.workflows.driver import StreamDriver
 
 
 class ScopeManager:
@@ -37,7 +34,6 @@ class ScopeManager:
         self,
         context: WorkflowContext,
         entities: EntityDriver,
-        driver: StreamDriver,
         *,
         streams: StreamManager,
         groups: ReaderGroupManager,
@@ -46,7 +42,6 @@ class ScopeManager:
         self._context = context
         self._scopes = context.scopes
         self._entities = entities
-        self._driver = driver
         self._streams = streams
         self._groups = groups
         self._tables = tables
@@ -119,11 +114,7 @@ class ScopeManager:
         if root.state is StreamState.DELETED:
             await listing.remove(self._context, key, root)
             return
-        if isinstance(root.intent, CreateIntent):
-            await self._driver.wait(key, root.intent.intent_id)
-        with contextlib.suppress(NoSuchStreamError):
-            await self._streams.seal(key, root.incarnation)
-            await self._streams.delete(key, root.incarnation)
+        await self._streams.remove(key, root)
 
     async def _require_deleting(self, scope: str, nonce: bytes) -> None:
         """Raise WriteConflictError unless the scope of that nonce is still being deleted.

@@ -5,6 +5,7 @@ See docs/protocol/controller.md#streams.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from tailrace.common.errors import (
     WorkflowBusyError,
     WriteConflictError,
 )
+from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import is_behind, scale_keeps_ranges, without_future
 from tailrace.controller.metadata.model import Epoch, StreamState
@@ -32,12 +34,14 @@ from tailrace.controller.metadata.records import (
 )
 from tailrace.controller.metadata.transaction_ledger import aborting_all, shard_keys
 from tailrace.controller.metadata.transitions import (
+    created,
     deleting,
     new_stream,
     next_incarnation,
     require,
     scaling,
     sealing,
+    tombstone,
     truncating,
     updating,
 )
@@ -47,7 +51,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tailrace.common.ranges import KeyRange
-    from tailrace.common.stream_policies import StreamConfig
     from tailrace.controller.managers.stream_cuts import CutReader
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
@@ -114,9 +117,9 @@ class StreamManager:
             if incarnation is not None and incarnation != following:
                 raise OtherIncarnationError(f"stream {key}: its next incarnation is {following}, not {incarnation}")
             puts = new_stream(key, root, config, self._context.clock.now_ms(), intent_id)
-            created = puts[key.root]
-            assert isinstance(created, StreamRecord)
-            return Change((True, created), puts)
+            fresh = puts[key.root]
+            assert isinstance(fresh, StreamRecord)
+            return Change((True, fresh), puts)
 
         return await self._context.store.change(key, (), decide)
 
@@ -227,6 +230,25 @@ class StreamManager:
         busy_with = waits_for or (root.intent.intent_id if root.intent is not None else None)
         if busy_with is not None:
             await self._driver.wait(key, busy_with)
+
+    async def remove(self, key: StreamKey, root: StreamRecord) -> None:
+        """Delete the stream of that root, sealed or not, when its creation has ended. It may be deleted already."""
+        if isinstance(root.intent, CreateIntent):
+            await self._driver.wait(key, root.intent.intent_id)
+        with contextlib.suppress(NoSuchStreamError):
+            await self.seal(key, root.incarnation)
+            await self.delete(key, root.incarnation)
+
+    async def forgo(self, key: StreamKey, incarnation: int) -> None:
+        """Leave out that incarnation, unless it was created: a creation of it that comes late creates nothing."""
+
+        def decide(root: StreamRecord | None, _: Snapshot) -> Change[None]:
+            if next_incarnation(root) != incarnation or (root is not None and root.state is not StreamState.DELETED):
+                return Change(None)
+            return Change(None, {key.root: tombstone(created(root, StreamConfig(), now_ms, intent_id))})
+
+        intent_id, now_ms = self._context.new_id(), self._context.clock.now_ms()
+        await self._context.store.change(key, (), decide)
 
     async def scale(self, key: StreamKey, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> ScaleIntent:
         """Decide a scale and return it; its workflow runs afterwards (docs/protocol/controller.md#streams, ``scale``).

@@ -149,3 +149,26 @@ async def test_an_addition_to_a_deleted_scope_leaves_the_scope_of_that_name_alon
 async def _entries(scopes: Any, name: str) -> Any:
     for found in await scopes.list_all("scope", name[:2]):
         yield name[:2] + found
+
+
+@pytest.mark.parametrize("held_at", ["before its root", "at its segment"])
+async def test_a_group_is_deleted_while_its_state_stream_is_created(pair: Pair, held_at: str) -> None:
+    await pair.held.call("createScope", SCOPE)
+
+    def at_segment(name: str, arguments: tuple[Any, ...]) -> bool:
+        return name == "create_segment" and "_RGgroup" in arguments[0]
+
+    at_root = puts("_system/_tables/b", b"scope/_RGgroup")
+    pair.gate.hold(at_root if held_at == "before its root" else at_segment)
+    late = await pair.until_held("createReaderGroup", group())
+    deleted = await pair.other.call("deleteReaderGroup", GROUP)
+    assert deleted.status == pb.DeleteReaderGroupStatus.SUCCESS
+    late.cancel()
+    pair.gate.open.set()
+    await quiet(late)
+    entities = pair.held.controller._entities
+    async with asyncio.timeout(DEADLINE_S):
+        while entities.active:  # noqa: ASYNC110 - the step of the call that was cancelled goes on
+            await asyncio.sleep(0.001)
+    assert await listed(pair.other) == []
+    assert (await pair.other.call("deleteScope", SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
