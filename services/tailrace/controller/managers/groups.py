@@ -92,7 +92,7 @@ class ReaderGroupManager:
             fresh = msgspec.structs.replace(record, intent="create", state_incarnation=next_incarnation(state))
             await self._scopes.add(scope, name, fresh)
 
-        for _ in range(limits.GROUP_CREATIONS_MAX):
+        for _ in range(limits.ENTITY_CREATIONS_MAX):
             await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
             stored = await self._scopes.get(scope, name, ReaderGroupRecord)
             if stored is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tailrace.common import limits, names
-from tailrace.common.errors import BadRequestError, NoSuchScopeError, NotFoundError
+from tailrace.common.errors import BadRequestError, NotFoundError, WriteConflictError
 from tailrace.common.ranges import equal_ranges
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.model import StreamSegment
@@ -76,7 +76,11 @@ class TableManager:
         return record
 
     async def create(self, scope: str, table: str, record: TableRecord) -> bool:
-        """Create a table; return False when it exists. Raises NoSuchScopeError, BadRequestError."""
+        """Create a table; return False when it exists. Waits for a deletion of the same name.
+
+        Raises:
+            NoSuchScopeError, BadRequestError. WriteConflictError: it was deleted again and again meanwhile.
+        """
         check_table(record)
         name = TABLES + table
 
@@ -87,11 +91,15 @@ class TableManager:
             await self._scopes.add(scope, name, msgspec.structs.replace(record, intent="create"))
             return True
 
-        fresh = await self._entities.perform(Entity(TABLE, scope, table), persist)
-        stored = await self._scopes.get(scope, name, TableRecord)
-        if stored is None:
-            raise NoSuchScopeError(f"scope {scope} is being deleted")
-        return fresh and stored.nonce == record.nonce
+        for _ in range(limits.ENTITY_CREATIONS_MAX):
+            fresh = await self._entities.perform(Entity(TABLE, scope, table), persist)
+            stored = await self._scopes.get(scope, name, TableRecord)
+            if stored is not None:
+                return fresh and stored.nonce == record.nonce
+            await self._scopes.require(scope)
+            if fresh:
+                return True  # it was created, and deleted since
+        raise WriteConflictError(f"key-value table {scope}/{table} was deleted while it was created; retry")
 
     async def delete(self, scope: str, table: str, nonce: bytes | None = None) -> None:
         """Delete a table and its contents; with `nonce` only that table. Raises NoSuchTableError."""

@@ -172,3 +172,16 @@ async def test_a_group_is_deleted_while_its_state_stream_is_created(pair: Pair, 
             await asyncio.sleep(0.001)
     assert await listed(pair.other) == []
     assert (await pair.other.call("deleteScope", SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
+
+
+async def test_a_table_is_created_while_another_controller_deletes_it(pair: Pair) -> None:
+    await pair.held.call("createScope", SCOPE)
+    await pair.held.call("createKeyValueTable", TABLE)
+    pair.gate.hold(lambda name, arguments: name == "delete_table" and "kvtable" in arguments[0])
+    deleting = await pair.until_held("deleteKeyValueTable", pb.KeyValueTableInfo(scope="scope", kvtName="table"))
+    created = await pair.other.call("createKeyValueTable", TABLE)
+    assert created.status == pb.CreateKeyValueTableStatus.SUCCESS
+    pair.gate.open.set()
+    await quiet(deleting)
+    found = await pair.other.call("getKeyValueTableConfiguration", pb.KeyValueTableInfo(scope="scope", kvtName="table"))
+    assert found.status == pb.KeyValueTableConfigResponse.SUCCESS
