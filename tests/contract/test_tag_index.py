@@ -73,6 +73,7 @@ async def test_pages_of_a_tag_have_its_streams_once_and_drop_stale_entries(store
     await store.remove(scope_table("s", owner.nonce), [(f"s/{name}".encode(), UNCONDITIONAL) for name in streams])
     await tags.drop("s", owner, pairs)
     assert await tags.missing("s", owner, pairs) == pairs
+    await scopes.mark_deleting("s", owner.nonce, recursive=False)
     await scopes.delete("s", owner.nonce)
     await store.create_table(tag_table("s", owner.nonce), 32)
     assert await store.span(tag_table("s", owner.nonce), bytes(32), b"\xff" * 32, 10) == []

@@ -107,12 +107,13 @@ class ScopeStore:
         """Remove an empty scope that is marked. Succeeds when it was removed before.
 
         Raises:
-            NotEmptyError: the scope has contents. WriteConflictError: another controller changed its record.
+            NotEmptyError: the scope has contents, or had some when another controller cancelled the deletion.
+            WriteConflictError: another controller changed its record.
         """
         found = (await self._metadata.get(SCOPES_TABLE, [scope.encode()]))[0]
         record = None if found is None else decode(ScopeRecord, found.value, f"{SCOPES_TABLE}[{scope}]")
         if found is not None and record is not None and record.nonce == nonce:
-            if not await self.is_empty(scope, record):
+            if not record.deleting or not await self.is_empty(scope, record):
                 raise NotEmptyError(f"scope {scope} is not empty")
             # under its version: another controller may have finished, and the scope may exist again
             await self._metadata.remove(SCOPES_TABLE, [(scope.encode(), found.version)])

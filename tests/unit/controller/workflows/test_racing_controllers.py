@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tailrace.controller.metadata.metadata_store import SCOPES_TABLE
+from tailrace.controller.metadata.records import ScopeStreamEntry
 from tailrace.rpc import controller_pb2 as pb
 
 SCOPE = pb.ScopeInfo(scope="scope")
@@ -185,3 +187,29 @@ async def test_a_table_is_created_while_another_controller_deletes_it(pair: Pair
     await quiet(deleting)
     found = await pair.other.call("getKeyValueTableConfiguration", pb.KeyValueTableInfo(scope="scope", kvtName="table"))
     assert found.status == pb.KeyValueTableConfigResponse.SUCCESS
+
+
+async def test_a_scope_whose_deletion_was_cancelled_is_not_removed(pair: Pair) -> None:
+    """The other controller found it in use for a moment, and cancelled the deletion that both ran."""
+    await pair.held.call("createScope", SCOPE)
+    context = pair.other.controller.services.core.context
+    record = await context.scopes.load("scope")
+    reads: list[str] = []
+
+    def reads_to_remove(name: str, arguments: tuple[Any, ...]) -> bool:
+        if arguments[:1] == (SCOPES_TABLE,) and (name == "put" or reads):
+            reads.append(name)
+        return len(reads) == 4  # the mark; then the step reads whether it lives and is marked, and what to remove
+
+    pair.gate.hold(reads_to_remove)
+    deleting = await pair.until_held("deleteScope", SCOPE)
+    assert reads == ["put", "get", "get", "get"]
+    version = await context.scopes.put_entry("scope", record, "s/x", ScopeStreamEntry(), -1)
+    await pair.other.controller._entities._steps["scope"]("scope", record.nonce.hex())
+    await context.scopes.remove_entry("scope", record.nonce, "s/x", version)
+    assert (await pair.other.call("checkScopeExists", SCOPE)).exists
+    pair.gate.hold(lambda name, arguments: name == "remove" and arguments[0] == SCOPES_TABLE)
+    pair.gate.open.set()
+    answer = await quiet(deleting)
+    assert answer.status == pb.DeleteScopeStatus.SCOPE_NOT_EMPTY
+    assert (await pair.other.call("checkScopeExists", SCOPE)).exists
