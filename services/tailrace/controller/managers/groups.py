@@ -50,6 +50,11 @@ def streams_of(record: ReaderGroupRecord) -> list[StreamKey]:
     return [StreamKey(scope, stream) for scope, stream, _ in record.starting_cuts]
 
 
+def _subscribed_to(record: ReaderGroupRecord) -> list[StreamKey]:
+    """Return the streams whose retention a group holds back."""
+    return [] if record.retention is StreamDataRetention.NONE else streams_of(record)
+
+
 class ReaderGroupManager:
     """Creation, update and deletion of reader groups."""
 
@@ -84,10 +89,9 @@ class ReaderGroupManager:
             await self._scopes.require(scope)
             if await self._scopes.get(scope, name, ReaderGroupRecord) is not None:
                 return
-            if record.retention is not StreamDataRetention.NONE:
-                for key in streams_of(record):
-                    await self._streams.load(key)
-                    await require_room(self._context, key, f"{scope}/{group}")
+            for key in _subscribed_to(record):
+                await self._streams.load(key)
+                await require_room(self._context, key, f"{scope}/{group}")
             state = await self._context.store.load(state_stream(scope, group))
             fresh = msgspec.structs.replace(record, intent="create", state_incarnation=next_incarnation(state))
             await self._scopes.add(scope, name, fresh)
@@ -114,17 +118,14 @@ class ReaderGroupManager:
                 raise NoSuchReaderGroupError(f"reader group {scope}/{group} does not exist")
             if stored.group_id != record.group_id or stored.generation != record.generation:
                 raise GroupMismatchError(f"reader group {scope}/{group} is at generation {stored.generation}")
-            subscribed = record.retention is not StreamDataRetention.NONE
-            kept = streams_of(record) if subscribed else []
             before = {*map(str, streams_of(stored)), *stored.unsubscribe}  # the last update may be unfinished
-            left = tuple(sorted(before - {*map(str, kept)}))
+            left = tuple(sorted(before - {*map(str, _subscribed_to(record))}))
             after = msgspec.structs.replace(record, generation=stored.generation + 1, intent="update", unsubscribe=left)
             return Change(after.generation, {key: after})
 
         async def persist() -> int:
-            if record.retention is not StreamDataRetention.NONE:
-                for key in streams_of(record):
-                    await require_room(self._context, key, f"{scope}/{group}")
+            for key in _subscribed_to(record):
+                await require_room(self._context, key, f"{scope}/{group}")
             return await self._scopes.change(scope, READER_GROUPS + group, decide)
 
         return await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
@@ -171,16 +172,15 @@ class ReaderGroupManager:
                 raise  # the step is repeated, with the new expectation
             await self._require_current(scope, group, record)
         subscriber = f"{scope}/{group}"
-        if record.retention is not StreamDataRetention.NONE:
-            for key in streams_of(record):
-                try:
-                    await subscribe(self._context, key, subscriber, record.group_id, record.generation)
-                except TooManySubscribersError as error:
-                    if record.intent == "create":
-                        await self._remove(scope, group, record)
-                        return
-                    _LOG.error("subscription_refused", group=subscriber, reason=str(error))
-                await self._take_back_if_deleted(scope, group, key, record)
+        for key in _subscribed_to(record):
+            try:
+                await subscribe(self._context, key, subscriber, record.group_id, record.generation)
+            except TooManySubscribersError as error:
+                if record.intent == "create":
+                    await self._remove(scope, group, record)
+                    return
+                _LOG.error("subscription_refused", group=subscriber, reason=str(error))
+            await self._take_back_if_late(scope, group, key, record)
         for name in record.unsubscribe:
             key = StreamKey(*name.split("/", 1))
             await unsubscribe(self._context, key, subscriber, record.group_id, record.generation)
@@ -206,12 +206,18 @@ class ReaderGroupManager:
         if await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord) != record:
             raise WriteConflictError(f"reader group {scope}/{group} was changed by another controller")
 
-    async def _take_back_if_deleted(self, scope: str, group: str, key: StreamKey, record: ReaderGroupRecord) -> None:
-        """Unsubscribe a group that was deleted before this subscription: it must not hold back retention for ever."""
+    async def _take_back_if_late(self, scope: str, group: str, key: StreamKey, record: ReaderGroupRecord) -> None:
+        """Unsubscribe a group that was deleted before this subscription, or updated to read the stream no more.
+
+        It must not hold back retention for ever.
+        """
         now = await self._scopes.get(scope, READER_GROUPS + group, ReaderGroupRecord)
-        if now is None or now.group_id != record.group_id:
+        if now is None or now.group_id != record.group_id or now.intent == "delete":
             await unsubscribe(self._context, key, f"{scope}/{group}", record.group_id)
             raise WriteConflictError(f"reader group {scope}/{group} was deleted by another controller")
+        if now.generation != record.generation and key not in _subscribed_to(now):
+            await unsubscribe(self._context, key, f"{scope}/{group}", record.group_id, record.generation)
+            raise WriteConflictError(f"reader group {scope}/{group} was updated by another controller")
 
     async def _finish(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
         def decide(snapshot: Snapshot, key: bytes) -> Change[None]:

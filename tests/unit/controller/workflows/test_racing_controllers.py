@@ -213,3 +213,44 @@ async def test_a_scope_whose_deletion_was_cancelled_is_not_removed(pair: Pair) -
     answer = await quiet(deleting)
     assert answer.status == pb.DeleteScopeStatus.SCOPE_NOT_EMPTY
     assert (await pair.other.call("checkScopeExists", SCOPE)).exists
+
+
+@pytest.mark.parametrize("then", ["updated", "deleted", "being deleted"])
+async def test_a_late_update_of_a_group_leaves_no_subscription(
+    pair: Pair, world: Any, make_api: Any, then: str
+) -> None:
+    await pair.held.setup(1)
+    await pair.held.call("createStream", make_api(pair.held.controller, stream="two").config(1))
+    await pair.held.call("createReaderGroup", group("stream"))
+    pair.gate.hold(puts("_system/_tables/b", b"scope/two/s/0/scope/group"))
+    late = await pair.until_held("updateReaderGroup", group("stream", "two"))
+    if then == "updated":
+        updated = await pair.other.call("updateReaderGroup", group("stream", generation=1))
+        assert (updated.status, updated.generation) == (pb.UpdateReaderGroupResponse.SUCCESS, 2)
+    else:
+        unsubscribed, going_on = asyncio.Event(), asyncio.Event()
+        real = world.segments.seal_segment
+
+        async def seal_segment(name: str) -> None:
+            unsubscribed.set()
+            await going_on.wait()
+            await real(name)
+
+        world.segments.seal_segment = seal_segment
+        deleting = asyncio.ensure_future(pair.other.call("deleteReaderGroup", GROUP))
+        await unsubscribed.wait()
+        if then == "deleted":
+            going_on.set()
+            assert (await deleting).status == pb.DeleteReaderGroupStatus.SUCCESS
+        else:
+            entities = pair.held.controller._entities
+            failed = entities.failed_steps
+            pair.gate.open.set()
+            while entities.failed_steps == failed and entities.active:  # noqa: ASYNC110 - its step is late
+                await asyncio.sleep(0.001)
+            going_on.set()
+            assert (await deleting).status == pb.DeleteReaderGroupStatus.SUCCESS
+    pair.gate.open.set()
+    await quiet(late)
+    assert await subscribers(pair.other, "two") == []
+    assert await subscribers(pair.other, "stream") == (["scope/group"] if then == "updated" else [])
