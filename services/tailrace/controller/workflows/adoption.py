@@ -17,6 +17,7 @@ from tailrace.controller.workflows.driver import STREAM
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tailrace.controller.metadata.ports import Stored
     from tailrace.controller.workflows.context import WorkflowContext
     from tailrace.controller.workflows.driver import StreamDriver
     from tailrace.controller.workflows.entities import EntityDriver
@@ -43,15 +44,17 @@ class PendingWork:
             entries, token = await self._metadata.entries(PENDING_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
             if not entries:
                 return
-            found = [readable(PendingRecord, PENDING_TABLE, entry) for entry in entries]
+            found = [(entry, readable(PendingRecord, PENDING_TABLE, entry)) for entry in entries]
+            chosen = [(entry, record) for entry, record in found if record is not None and is_chosen(record)]
             try:
-                await gather_bounded([record for record in found if record and is_chosen(record)], self._adopt)
+                await gather_bounded(chosen, self._adopt)
             except OverloadedError as error:
                 _LOG.warning("pending work waits for room", reason=str(error))
                 return
 
-    async def _adopt(self, record: PendingRecord) -> None:
+    async def _adopt(self, found: tuple[Stored, PendingRecord]) -> None:
+        entry, record = found
         if record.what == STREAM:
             await self._driver.adopt(record)
         else:
-            self._entities.adopt(record)
+            self._entities.adopt(record, entry)

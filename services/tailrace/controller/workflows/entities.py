@@ -1,7 +1,8 @@
 """Run the workflows of reader groups, key-value tables and scopes, one at a time for each (docs/design.md#controller).
 
-A workflow is listed as pending in the metadata before it begins. A step is idempotent and repeated until it succeeds,
-also by another controller (`adoption.py`).
+A workflow is listed as pending in the metadata before it begins, by a mark of its controller: what another one lists
+or ends about the same entity takes no mark away. A step is idempotent and repeated until it succeeds, also by another
+controller (`adoption.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
 from tailrace.controller.metadata.records import PendingRecord, encode
 
 if TYPE_CHECKING:
+    from tailrace.controller.metadata.ports import Stored
     from tailrace.controller.workflows.context import WorkflowContext
 
 _LOG = structlog.get_logger(__name__)
@@ -39,10 +41,9 @@ class Entity(NamedTuple):
     scope: str
     name: str
 
-    @property
-    def pending_key(self) -> bytes:
-        """Return the key in the table of pending work."""
-        return f"{self.kind}/{self.scope}/{self.name}".encode()
+    def pending_key(self, instance: str) -> bytes:
+        """Return the key of a controller's mark in the table of pending work."""
+        return f"{self.kind}/{self.scope}/{self.name}/{instance}".encode()
 
 
 class EntityDriver:
@@ -67,8 +68,10 @@ class EntityDriver:
         """Register ``step(scope, name)``, which brings an entity of that kind to the state that its record demands."""
         self._steps[kind] = step
 
-    def adopt(self, record: PendingRecord) -> None:
+    def adopt(self, record: PendingRecord, mark: Stored) -> None:
         """Resume the workflow of an entity that another controller left, or this one before it had room for it.
+
+        `mark` is the entry of the record: it is removed when the workflow has ended.
 
         Raises:
             OverloadedError: too many workflows are running.
@@ -78,7 +81,7 @@ class EntityDriver:
             return
         if len(self._running) >= self._context.config.entities_max:
             raise OverloadedError(f"{self._context.config.entities_max} workflows are running, which is the maximum")
-        self._resume(entity)
+        self._resume(entity, mark)
 
     async def close(self) -> None:
         """Stop; the next controller resumes the workflows."""
@@ -148,7 +151,7 @@ class EntityDriver:
 
     async def _perform(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> T:
         metadata = self._context.store.metadata
-        (before,) = await metadata.get(PENDING_TABLE, [entity.pending_key])
+        (before,) = await metadata.get(PENDING_TABLE, [self._own_key(entity)])
         version = await self._enlist(entity)
         try:
             result = await persist()
@@ -157,17 +160,17 @@ class EntityDriver:
             raise
         except TailraceError:
             if before is None:
-                await self._settle(entity, version)
-            else:  # the mark is of a workflow that another controller runs or left
+                await self._settle(self._own_key(entity), version)
+            else:  # the mark is of a workflow that this controller had no room to resume
                 self._resume(entity)
             raise
         without_deadline()  # of the call: from here on the work continues without it
         await self._repeat(entity, lambda: self._steps[entity.kind](entity.scope, entity.name))
-        await self._settle(entity, version)
+        await self._settle(self._own_key(entity), version)
         return result
 
-    def _resume(self, entity: Entity) -> None:
-        """Run the workflow that the entity's record demands, if any, in the background."""
+    def _resume(self, entity: Entity, adopted: Stored | None = None) -> None:
+        """Run the workflow that the entity's record demands, if any, in the background, and end the adopted mark."""
         if self._closed or len(self._running) >= self._context.config.entities_max:
             return  # it stays pending, and is adopted later
 
@@ -175,14 +178,19 @@ class EntityDriver:
             without_deadline()
             version = await self._repeat(entity, lambda: self._enlist(entity))
             await self._repeat(entity, lambda: self._steps[entity.kind](entity.scope, entity.name))
-            await self._settle(entity, version)
+            await self._settle(self._own_key(entity), version)
+            if adopted is not None and adopted.key != self._own_key(entity):
+                await self._settle(adopted.key, adopted.version)
 
         self._track(entity, resume())
+
+    def _own_key(self, entity: Entity) -> bytes:
+        return entity.pending_key(self._context.instance)
 
     async def _enlist(self, entity: Entity) -> int:
         """Mark the entity as pending; return the mark's version."""
         record = PendingRecord(entity.kind, entity.scope, entity.name, self._context.instance)
-        entry = Put(entity.pending_key, encode(record), UNCONDITIONAL)
+        entry = Put(self._own_key(entity), encode(record), UNCONDITIONAL)
         return (await self._context.store.metadata.put(PENDING_TABLE, [entry]))[0]
 
     async def _repeat(self, entity: Entity, step: Callable[[], Awaitable[T]]) -> T:
@@ -213,11 +221,11 @@ class EntityDriver:
                             caller.set_result(f"{type(error).__name__}: {error}; its workflow continues")
                 await asyncio.sleep(pause_s)
 
-    async def _settle(self, entity: Entity, version: int) -> None:
-        """Remove the pending mark, unless another controller has marked the entity again."""
+    async def _settle(self, key: bytes, version: int) -> None:
+        """Remove a pending mark, unless its controller has marked the entity again."""
         try:
-            await self._context.store.metadata.remove(PENDING_TABLE, [(entity.pending_key, version)])
+            await self._context.store.metadata.remove(PENDING_TABLE, [(key, version)])
         except WriteConflictError:
-            _LOG.debug("pending for another controller", kind=entity.kind, name=entity.name)
+            _LOG.debug("pending again", mark=key.decode())
         except UnavailableError as error:  # harmless: the next start finds no work for the entity
-            _LOG.warning("finished workflow stays pending", name=entity.name, error=str(error))
+            _LOG.warning("finished workflow stays pending", mark=key.decode(), error=str(error))

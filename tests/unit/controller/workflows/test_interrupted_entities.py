@@ -116,7 +116,7 @@ async def test_a_scope_whose_deletion_was_interrupted(api: Any, world: Any, afte
 async def test_a_refused_call_leaves_the_mark_of_another_controllers_workflow(api: Any, world: Any) -> None:
     await api.setup()
     await api.call("createReaderGroup", group())
-    other = type(api)(await world.start())
+    other = type(api)(await world.start(seed=2))
     held = asyncio.Event()
     real = world.segments.seal_segment
 
@@ -136,7 +136,7 @@ async def test_a_refused_call_leaves_the_mark_of_another_controllers_workflow(ap
     refused = await other.call("deleteReaderGroup", stranger)
     assert refused.status == pb.DeleteReaderGroupStatus.RG_NOT_FOUND
     keys = [entry.key for entry in (await world.metadata.entries(PENDING_TABLE, 100, b""))[0]]
-    assert b"group/scope/group" in keys, "the deletion is not done"
+    assert f"group/scope/group/{api.controller.instance}".encode() in keys, "the deletion is not done"
     held.set()
     assert (await deleting).status == pb.DeleteReaderGroupStatus.SUCCESS
     await nothing_pending(world)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.controller.metadata.metadata_store import SCOPES_TABLE
-from tailrace.controller.metadata.records import ScopeStreamEntry
+from tailrace.controller.metadata.metadata_store import PENDING_TABLE, SCOPES_TABLE
+from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
+from tailrace.controller.metadata.records import PendingRecord, ScopeStreamEntry, encode
 from tailrace.rpc import controller_pb2 as pb
 
 SCOPE = pb.ScopeInfo(scope="scope")
@@ -254,3 +255,56 @@ async def test_a_late_update_of_a_group_leaves_no_subscription(
     await quiet(late)
     assert await subscribers(pair.other, "two") == []
     assert await subscribers(pair.other, "stream") == (["scope/group"] if then == "updated" else [])
+
+
+@pytest.mark.parametrize("marked", ["before it looks", "after it looked"])
+async def test_a_refused_call_takes_no_mark_of_a_workflow_that_begins(pair: Pair, world: Any, marked: str) -> None:
+    """The refused one is another controller's, and the workflow has not persisted its intent."""
+    await pair.held.setup(1)
+    await pair.held.call("createReaderGroup", group("stream"))
+    gate, pair.gate = pair.gate, Gate()
+    other = pair.other
+    gate.hold(lambda name, arguments: name == "get" and arguments[0] == PENDING_TABLE, after=True)
+    refused = pb.ReaderGroupInfo(scope="scope", readerGroup="group", readerGroupId=GROUP_ID.replace("1", "2"))
+    if marked == "after it looked":
+        calling = asyncio.ensure_future(pair.held.call("deleteReaderGroup", refused))
+        await gate.reached.wait()
+    holding, begun = asyncio.Event(), asyncio.Event()
+    scopes = other.controller.services.core.context.scopes
+    real = scopes.change
+
+    async def change(*arguments: Any) -> Any:
+        begun.set()
+        await holding.wait()
+        return await real(*arguments)
+
+    scopes.change = change
+    deleting = asyncio.ensure_future(other.call("deleteReaderGroup", GROUP))
+    await begun.wait()
+    gate.open.set()
+    if marked != "after it looked":
+        calling = asyncio.ensure_future(pair.held.call("deleteReaderGroup", refused))
+    assert (await calling).status == pb.DeleteReaderGroupStatus.RG_NOT_FOUND
+    entities = pair.held.controller._entities
+    async with asyncio.timeout(DEADLINE_S):
+        while entities.active:  # noqa: ASYNC110 - the refused call may resume what it found
+            await asyncio.sleep(0.001)
+    assert [key for key in world.metadata.dump()[PENDING_TABLE] if key.startswith(b"group/")]
+    holding.set()
+    assert (await deleting).status == pb.DeleteReaderGroupStatus.SUCCESS
+    assert not [key for key in world.metadata.dump()[PENDING_TABLE] if key.startswith(b"group/")]
+
+
+async def test_marks_of_dead_controllers_and_of_earlier_versions_end(world: Any, wait_until: Any) -> None:
+    """A mark of an earlier version had no controller in its key."""
+    left = {b"group/scope/group": "", b"group/scope/other/0000000000000001": "0000000000000001"}
+    for key, instance in left.items():
+        _, scope, name, *_ = key.decode().split("/")
+        record = PendingRecord("group", scope, name, instance)
+        await world.metadata.put(PENDING_TABLE, [Put(key, encode(record), UNCONDITIONAL)])
+    await world.start(seed=3, sole=True, look_s=0.01, rescan_s=0.02)
+
+    async def ended() -> bool:
+        return not any(key.startswith(b"group/") for key in world.metadata.dump()[PENDING_TABLE])
+
+    await wait_until(ended)
