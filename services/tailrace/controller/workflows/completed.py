@@ -47,7 +47,8 @@ def completed_puts(
 class Oldest:
     """The oldest full chunk of a stream's completed transactions, as it was read last."""
 
-    item: bytes = b""
+    chunk: tuple[int, int] | None = None
+    """The stream's incarnation, and the chunk's number."""
     forgotten_ms: int = 0
     """When all its transactions are old enough to be forgotten."""
 
@@ -57,16 +58,17 @@ async def forget_completed(context: WorkflowContext, key: StreamKey, root: Strea
     chunks = completed_chunks(root)
     if len(chunks) < 2:
         return False
-    item, now_ms = key.completed(root.incarnation, chunks[0]), context.clock.now_ms()
-    if item == oldest.item and now_ms < oldest.forgotten_ms:
+    chunk, now_ms = (root.incarnation, chunks[0]), context.clock.now_ms()
+    if chunk == oldest.chunk and now_ms < oldest.forgotten_ms:
         return False
+    item = key.completed(*chunk)
     known = context.store.remembered(key, [item])
     found = known.get(CompletedChunk, item) if known is not None else None
     if found is None or len(found.transactions) < limits.COMPLETED_TRANSACTIONS_PER_CHUNK:
         found = (await context.store.read(key, [item], remember=True)).get(CompletedChunk, item)
     if found is not None:
         newest_ms = max(done.completed_ms for done in found.transactions)
-        oldest.item, oldest.forgotten_ms = item, newest_ms + limits.TRANSACTION_REMEMBERED_MS
+        oldest.chunk, oldest.forgotten_ms = chunk, newest_ms + limits.TRANSACTION_REMEMBERED_MS
         if now_ms < oldest.forgotten_ms:
             return False
     await drop_oldest(context, key, root, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from tailrace.common import limits
 from tailrace.controller.metadata.records import (
@@ -42,6 +42,11 @@ class Work(enum.Enum):
     COMPLETED = "completed transactions"
 
 
+_KINDS: Final = tuple(Work)
+_ORDERS: Final = {work: _KINDS[number:] + _KINDS[:number] for number, work in enumerate(_KINDS, 1)}
+"""After each kind of work, the kinds in the order of their next turns."""
+
+
 @dataclass(slots=True)
 class Turns:
     """What the last step of a stream was about, and what the next ones need to know of it."""
@@ -49,11 +54,9 @@ class Turns:
     last: Work = Work.COMPLETED
     oldest: Oldest = field(default_factory=Oldest)
 
-    def order(self) -> list[Work]:
+    def order(self) -> tuple[Work, ...]:
         """Return the kinds of work, the last one at the end."""
-        kinds = list(Work)
-        following = kinds.index(self.last) + 1
-        return kinds[following:] + kinds[:following]
+        return _ORDERS[self.last]
 
 
 async def advance(

@@ -140,7 +140,7 @@ async def test_the_oldest_transactions_are_read_once_until_they_are_old(
     """A pass costs no read of what is remembered."""
     monkeypatch.setattr(limits, "COMPLETED_TRANSACTIONS_PER_CHUNK", 2)
     store = api.controller.services.core.context.store
-    looked = []
+    looked: list[bytes] = []
     real = store.remembered
 
     def remembered(key: StreamKey, keys: list[bytes]) -> Any:
