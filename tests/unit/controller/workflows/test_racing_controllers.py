@@ -1,4 +1,4 @@
-"""Two controllers change the same group, table or scope: one stands still at a chosen call while the other goes on."""
+"""Two controllers change the same group, table or scope: one is held at a chosen call while the other goes on."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Pair:
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def until_held(self, call: str, request: Any) -> asyncio.Task[Any]:
-        """Begin a call of the held controller, and wait until it stands still."""
+        """Begin a call of the held controller, and wait until it is held."""
         task = asyncio.ensure_future(self.held.call(call, request))
         async with asyncio.timeout(DEADLINE_S):
             await self.gate.reached.wait()
@@ -90,7 +90,7 @@ async def pair(world: Any, make_api: Any) -> Pair:
 
 @pytest.fixture(autouse=True)
 def opened(pair: Pair) -> Iterator[None]:
-    """No controller stands still when it is closed."""
+    """No controller is held when it is closed."""
     yield
     pair.gate.open.set()
 
