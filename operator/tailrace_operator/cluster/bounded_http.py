@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+class HeaderError(Exception):
+    """HTTP does not allow a header of the request. No text, because headers have credentials."""
+
+
 class _WatchedHttp(HTTPConnection):
     def __init__(self, *arguments: Any, watch: Callable[[socket.socket], None], **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -69,9 +73,18 @@ class BoundedHttp(urllib3.PoolManager):
         return pool
 
     def urlopen(self, method: str, url: str, redirect: bool = True, **options: Any) -> urllib3.HTTPResponse:  # type: ignore[override]
-        """See PoolManager. Raises OSError: the response is too long or too late."""
+        """See PoolManager.
+
+        Raises:
+            HeaderError. OSError: the response is too long or too late.
+        """
         preload = options.pop("preload_content", True)
-        answer = super().urlopen(method, url, redirect=False, preload_content=False, **options)
+        try:
+            answer = super().urlopen(method, url, redirect=False, preload_content=False, **options)
+        except urllib3.exceptions.HTTPError:  # some are ValueErrors, about the URL
+            raise
+        except ValueError:
+            raise HeaderError from None  # the error's text has the whole header
         try:
             body = answer.read(self._answer_max_bytes + 1, decode_content=False)
         finally:

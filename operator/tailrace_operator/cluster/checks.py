@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -82,7 +83,7 @@ def mark_problem(spec: StreamClusterSpec, cluster_id: str, mark: ClusterIdentity
 
 
 def credentials_of(tier2: Tier2Spec, secret: Manifest | None) -> Credentials:
-    """Return the credentials in a Secret. Raises Tier2Error: the Secret or one of its keys is missing."""
+    """Return the credentials in a Secret. Raises Tier2Error: the Secret or one of its keys is missing or unusable."""
     name = tier2.credentials_secret
     if secret is None:
         raise Tier2Error(
@@ -95,6 +96,12 @@ def credentials_of(tier2: Tier2Spec, secret: Manifest | None) -> Credentials:
         if not value:
             raise Tier2Error(
                 "SecretIncomplete", f"spec.tier2.credentialsSecret: Secret {name} has no key {key}: add it to its data"
+            )
+        if not re.fullmatch(r"[!-~]+", value):  # other characters break the headers of requests
+            raise Tier2Error(
+                "SecretInvalid",
+                f"spec.tier2.credentialsSecret: key {key} of Secret {name} has a character that is not printable "
+                "ASCII, or a space; often it is a line break at the end: store the key without it",
             )
     return Credentials(*found)
 

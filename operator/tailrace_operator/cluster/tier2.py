@@ -25,7 +25,7 @@ from minio.error import InvalidResponseError, MinioException, S3Error, ServerErr
 from tailrace.cluster.cluster_identity import CLUSTER_KEY, ClusterIdentity, parse_identity
 from tailrace.common import limits
 from tailrace.common.errors import StartError, TailraceError
-from tailrace_operator.cluster.bounded_http import BoundedHttp
+from tailrace_operator.cluster.bounded_http import BoundedHttp, HeaderError
 from tailrace_operator.cluster.bucket_rules import BucketRules, read_rules
 
 if TYPE_CHECKING:
@@ -147,6 +147,12 @@ def _answered(ask: Callable[[minio.Minio, Tier2Spec], T], tier2: Tier2Spec, cred
         ) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise _unreachable(tier2, _reason_of(error)) from error
+    except HeaderError:
+        raise Tier2Error(
+            "SecretInvalid",
+            f"spec.tier2.credentialsSecret: no request to {tier2.endpoint} can be made with the credentials of Secret "
+            f"{tier2.credentials_secret}: correct its accessKey and secretKey",
+        ) from None
     except (MinioException, ValueError) as error:
         raise Tier2Error("Invalid", f"spec.tier2: {error}") from error
     finally:

@@ -86,6 +86,27 @@ def test_secrets_that_lack_something(found: dict[str, Any] | None, reason: str) 
     assert caught.value.reason == reason
 
 
+@pytest.mark.parametrize(
+    "value", ["hidden\n", "hidden\r\n", " hidden", "hid\tden", "hidd\u00e9n", "hid\0den", "hidden\x7f"]
+)
+@pytest.mark.parametrize("key", ["accessKey", "secretKey"])
+def test_credentials_with_characters_that_no_header_takes(key: str, value: str) -> None:
+    found = secret(**{"accessKey": "a", "secretKey": "b", key: value})
+    with pytest.raises(Tier2Error) as caught:
+        checks.credentials_of(TIER2, found)
+    assert caught.value.reason == "SecretInvalid"
+    assert str(caught.value) == (
+        f"spec.tier2.credentialsSecret: key {key} of Secret minio has a character that is not printable ASCII, or a "
+        "space; often it is a line break at the end: store the key without it"
+    )
+
+
+def test_credentials_of_printable_characters() -> None:
+    every = "".join(map(chr, range(0x21, 0x7F)))
+    found = checks.credentials_of(TIER2, secret(accessKey=every, secretKey=every[::-1]))
+    assert (found.access_key, found.secret_key) == (every, every[::-1])
+
+
 def test_the_fingerprint_is_of_the_credentials_alone() -> None:
     one = checks.fingerprint(secret(), Credentials("a", "bc"))
     newer = {"metadata": {"uid": "u", "resourceVersion": "99", "labels": {"x": "y"}}}

@@ -133,6 +133,21 @@ async def test_endpoints_that_dawdle_do_not_keep_others_waiting(probe: MinioProb
         assert await probe.look(good, CREDENTIALS) == ClusterIdentity("c", 4)
 
 
+@pytest.mark.parametrize("access_key", ["access-id\n", "access\u20acid"])
+async def test_a_header_that_cannot_be_sent_is_not_repeated(probe: MinioProbe, access_key: str) -> None:
+    """It has the access key, and what is computed from the secret key."""
+    async with serving(whole("200 OK", MARK)) as tier2:
+        with pytest.raises(Tier2Error) as caught:
+            await probe.look(tier2, Credentials(access_key, "secret"))
+        assert caught.value.reason == "SecretInvalid"
+        assert str(caught.value) == (
+            f"spec.tier2.credentialsSecret: no request to {tier2.endpoint} can be made with the credentials of Secret "
+            "minio: correct its accessKey and secretKey"
+        )
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__, "the context has the header, which a log may show"
+
+
 async def test_an_unreachable_endpoint_is_reported_without_names_of_the_program(probe: MinioProbe) -> None:
     async def reason(endpoint: str) -> str:
         with pytest.raises(Tier2Error) as caught:
