@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.cluster.cluster_map import read_map
 from tailrace.common.errors import BadRequestError
 from tailrace_operator.kube.manifests import CONTAINERS_OPEN, written_condition
+from tailrace_operator.kube.objects import DEPLOYMENTS
 from tailrace_operator.reconcile.outcome import READY, Condition, Status
 
 if TYPE_CHECKING:
@@ -41,15 +42,32 @@ def pods_condition(
     ready, updated = ready_pods(workload), _count(status, "updatedReplicas")
     why = f": {problem}" if problem else ""
     rolling = _count(status, "observedGeneration") < int(workload["metadata"].get("generation") or 0)
-    if updated < wanted or rolling:
+    old = _old_pods(workload)
+    if updated < wanted or rolling or old:
         # Until the change is observed, the number of updated pods is that of the previous change.
-        changed = "the update is starting" if rolling else f"{updated} are up to date"
-        message = f"{ready} of {wanted} {what} pods are ready, {changed}{why}."
+        if rolling:
+            changed = "the update is starting"
+        else:
+            changed = f"{updated} are up to date" if updated < wanted else f"{old} not up to date"
+        count = max(wanted, updated + old)
+        message = f"{ready} of {count} {what} pods are ready, {changed}{why}."
         return Condition(condition_type, Status.FALSE, "PodsChanging", message, warn_on=None)
     if ready < wanted:
         message = f"{ready} of {wanted} {what} pods are ready{why}."
         return Condition(condition_type, Status.FALSE, "PodsNotReady", message)
     return Condition(condition_type, Status.TRUE, "PodsReady", f"{wanted} of {wanted} {what} pods are ready.")
+
+
+def _old_pods(workload: Manifest) -> int:
+    """Return how many pods of before a change run beside the new ones, and count as ready.
+
+    Only a Deployment has both at a time. A StatefulSet counts a pod that drains, because fewer are wanted, among its
+    pods, but not among those that are up to date.
+    """
+    if workload.get("kind") != DEPLOYMENTS.kind:
+        return 0
+    status = _status(workload)
+    return max(0, _count(status, "replicas") - _count(status, "updatedReplicas"))
 
 
 def placed_condition(

@@ -143,6 +143,35 @@ def test_pods_before_the_change_is_taken_note_of_do_not_count_as_changed() -> No
     assert later.message == "2 of 2 segment store pods are ready, 1 are up to date."
 
 
+def controllers(**status: int) -> dict[str, Any]:
+    """A Deployment, which starts a new pod before it ends an old one."""
+    return {"kind": "Deployment", **workload(**status)}
+
+
+def test_a_rollout_whose_new_pod_does_not_get_ready() -> None:
+    """A ready pod of before the change takes the place of the one that is not."""
+    stuck = controllers(replicas=3, readyReplicas=2, updatedReplicas=2)
+    found = pods_condition("ControllerReady", "controller", stuck, 2, "pod a: ImagePullBackOff")
+    assert (found.status, found.reason) == (Status.FALSE, "PodsChanging")
+    assert found.message == "2 of 3 controller pods are ready, 1 not up to date: pod a: ImagePullBackOff."
+    ending = pods_condition(
+        "ControllerReady", "controller", controllers(replicas=3, readyReplicas=3, updatedReplicas=2), 2
+    )
+    assert ending.message == "3 of 3 controller pods are ready, 1 not up to date."
+    done = pods_condition(
+        "ControllerReady", "controller", controllers(replicas=2, readyReplicas=2, updatedReplicas=2), 2
+    )
+    assert done.status is Status.TRUE
+
+
+def test_fewer_pods_are_ready_while_others_drain() -> None:
+    """A StatefulSet counts a pod that ends among its pods, but not among those that are up to date."""
+    draining = {"kind": "StatefulSet", **workload(replicas=3, readyReplicas=2, updatedReplicas=2)}
+    assert pods_condition("SegmentStoreReady", "segment store", draining, 2).status is Status.TRUE
+    fewer = controllers(replicas=3, readyReplicas=3, updatedReplicas=3)
+    assert pods_condition("ControllerReady", "controller", fewer, 2).status is Status.TRUE
+
+
 def placed_on_a(status: str | None = None) -> dict[str, Any]:
     """A StreamCluster of two containers, both of worker a, with that status of ContainersPlaced."""
     containers = [{"id": number, "worker": "a"} for number in (0, 1)]
