@@ -19,14 +19,23 @@ from tailrace.client.async_client import Client
 from tailrace.client.control.stream_reports import StreamReports
 from tailrace.client.retry import Backoff
 from tailrace.common import limits, names
-from tailrace.common.errors import DeadlineError, NotFoundError, OverloadedError, TailraceError, UnavailableError
+from tailrace.common.errors import (
+    DeadlineError,
+    InvalidSpecError,
+    NotFoundError,
+    OverloadedError,
+    TailraceError,
+    UnavailableError,
+)
 from tailrace.common.real_ports import SystemEntropy
 from tailrace_operator.kube.manifests import CONTAINERS_OPEN, is_deleted, written_condition
 from tailrace_operator.kube.objects import STREAM_CLUSTERS
+from tailrace_operator.schema.specs import StreamClusterSpec
 
 if TYPE_CHECKING:
     from tailrace.client.control.owners import StreamDescription
     from tailrace.client.model import StreamName
+    from tailrace.cluster.kubernetes import Manifest
     from tailrace.common.ports import Entropy
     from tailrace_operator.kube.objects import Objects
 
@@ -53,6 +62,7 @@ class _Known:
     looked_s: float
     state: ClusterState
     not_open: str = ""
+    retention_period_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -105,6 +115,14 @@ class Controllers:
         """
         return (await self._look(cluster)).not_open
 
+    async def retention_period_ms(self, cluster: ClusterName) -> int | None:
+        """Return how often the cluster's controllers apply policies; None: its specification is invalid.
+
+        Raises:
+            UnavailableError: the API server does not answer.
+        """
+        return (await self._look(cluster)).retention_period_ms
+
     async def _look(self, cluster: ClusterName, *, fresh: bool = False) -> _Known:
         now_s = asyncio.get_running_loop().time()
         known = self._known.get(cluster)
@@ -118,7 +136,8 @@ class Controllers:
         else:
             state = ClusterState.DELETING if is_deleted(manifest) else ClusterState.EXISTS
             opened = written_condition(manifest, CONTAINERS_OPEN)
-            found = _Known(now_s, state, str(opened.get("message")) if opened.get("status") == "False" else "")
+            not_open = str(opened.get("message")) if opened.get("status") == "False" else ""
+            found = _Known(now_s, state, not_open, _retention_period_ms(manifest))
         self._known[cluster] = found
         self._known.move_to_end(cluster)
         if len(self._known) > limits.OPERATOR_CLUSTERS_KNOWN_MAX:
@@ -226,6 +245,13 @@ class Controllers:
         """Close all connections."""
         links, self._links = list(self._links.values()), OrderedDict()
         await asyncio.gather(*(_close(link) for link in links), *self._closing)
+
+
+def _retention_period_ms(manifest: Manifest) -> int | None:
+    try:
+        return StreamClusterSpec.parse(manifest).retention_period_ms
+    except InvalidSpecError:
+        return None
 
 
 async def _close(link: _Link) -> None:

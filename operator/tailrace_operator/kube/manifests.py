@@ -60,6 +60,12 @@ def time_text(unix_ms: int) -> str:
     return datetime.datetime.fromtimestamp(unix_ms // 1000, datetime.UTC).strftime(_TIME)
 
 
+def created_ms(manifest: Manifest) -> int:
+    """Return when an object was created, in ms since 1970; 0: it does not say."""
+    text = (manifest.get("metadata") or {}).get("creationTimestamp")
+    return round(datetime.datetime.fromisoformat(text).timestamp() * 1000) if is_time(text) else 0
+
+
 def is_time(value: object) -> TypeGuard[str]:
     """Return whether a value is a time as `time_text` writes it."""
     if not isinstance(value, str):

@@ -192,7 +192,7 @@ def _retained() -> Schema:
         {
             "retainedBytes": integer("Bytes stored."),
             "oldestTime": timestamp("When the oldest of them was written, at the earliest."),
-            "lastRun": timestamp("When the controllers applied spec.retention last, whatever came of it."),
+            "lastRun": timestamp("When the controllers applied spec.retention last without an error."),
             "lastTruncation": _last_truncation(),
             "heldBy": struct(
                 "Reader group that holds back most, while more than the minimum of spec.retention is kept for it.",

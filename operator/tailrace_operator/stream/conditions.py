@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.common import limits
 from tailrace.common.quantities import size_text
@@ -24,14 +24,24 @@ AUTO_SCALING: Final = "AutoScaling"
 RETENTION_ENFORCED: Final = "RetentionEnforced"
 LAST_SCALE: Final = "lastScale"
 RETENTION: Final = "retention"
+SEALED: Final = "Sealed"
 
 
-def scaling(spec: StreamSpec) -> Condition:
-    """Return whether the scaling policy of the spec is enforced."""
+class Moment(NamedTuple):
+    """When a stream is looked at. A policy that was applied last before ``late_ms`` is late; None: none is."""
+
+    now_ms: int
+    late_ms: int | None = None
+
+
+def scaling(spec: StreamSpec, found: StreamDescription | None) -> Condition:
+    """Return whether the scaling policy is enforced; ``found``: the present stream, None while it has another one."""
     if spec.scaling.kind == "Fixed":
-        return Condition(
-            AUTO_SCALING, Status.FALSE, "Fixed", "spec.scaling.type Fixed keeps the number of segments.", warn_on=None
-        )
+        return _not_wanted(AUTO_SCALING, "Fixed", "spec.scaling.type Fixed keeps the number of segments.")
+    if found is None:
+        return _not_carried_out(AUTO_SCALING, "spec.scaling")
+    if found.is_sealed:
+        return _not_wanted(AUTO_SCALING, SEALED, "The controllers do not scale a stream that is sealed.")
     return Condition(
         AUTO_SCALING,
         Status.TRUE,
@@ -40,18 +50,34 @@ def scaling(spec: StreamSpec) -> Condition:
     )
 
 
-def retention(spec: StreamSpec, found: StreamDescription | None, now_ms: int) -> Condition:
-    """Return whether the retention policy is enforced; ``found``: the present stream, None while it is not known."""
+def retention(spec: StreamSpec, found: StreamDescription | None, moment: Moment) -> Condition:
+    """Return whether the retention policy is enforced; ``found``: as for `scaling`."""
     if spec.retention is None:
-        return Condition(
-            RETENTION_ENFORCED, Status.FALSE, "NoRetention", "Without spec.retention all data is kept.", warn_on=None
-        )
-    holder = None if found is None else held_by(spec.retention, found, now_ms)
+        return _not_wanted(RETENTION_ENFORCED, "NoRetention", "Without spec.retention all data is kept.")
+    if found is None:
+        return _not_carried_out(RETENTION_ENFORCED, "spec.retention")
+    if found.is_sealed:
+        return _not_wanted(RETENTION_ENFORCED, SEALED, "The controllers delete no data of a stream that is sealed.")
+    if moment.late_ms is not None and found.applied_ms < moment.late_ms:
+        last = f"; the last time was {time_text(found.applied_ms)}" if found.applied_ms else ""
+        message = f"The controllers have not applied spec.retention for several periods{last}: their logs say why."
+        return Condition(RETENTION_ENFORCED, Status.FALSE, "NotApplied", message)
+    holder = held_by(spec.retention, found, moment.now_ms)
     if holder is None:
         return Condition(
             RETENTION_ENFORCED, Status.TRUE, "Enforced", "The controllers delete old data by spec.retention."
         )
     return Condition(RETENTION_ENFORCED, Status.FALSE, "HeldBySubscriber", _held_text(spec.retention, holder))
+
+
+def _not_wanted(condition_type: str, reason: str, message: str) -> Condition:
+    return Condition(condition_type, Status.FALSE, reason, message, warn_on=None)
+
+
+def _not_carried_out(condition_type: str, field: str) -> Condition:
+    """Return the condition of a policy that the stream need not have; Ready says why."""
+    message = f"Whether {field} is enforced is not known while the specification is not carried out."
+    return Condition(condition_type, Status.UNKNOWN, "NotCarriedOut", message, warn_on=None)
 
 
 def _held_text(policy: RetentionSpec, holder: Holder) -> str:

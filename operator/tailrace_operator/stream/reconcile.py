@@ -16,7 +16,7 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace_operator.connections.controllers import ClusterName, ClusterState
-from tailrace_operator.kube.manifests import Notice, has_finalizer, is_deleted
+from tailrace_operator.kube.manifests import Notice, created_ms, has_finalizer, is_deleted
 from tailrace_operator.kube.objects import READER_GROUPS, STREAMS
 from tailrace_operator.reconcile.outcome import Condition, Outcome
 from tailrace_operator.schema.specs import ReaderGroupSpec, StreamSpec
@@ -75,15 +75,26 @@ class StreamReconciler:
         if deletes is not has_finalizer(manifest):
             # Written before there is a stream to delete.
             return Outcome(finalizer=deletes, retry_after_s=0, carried_out=False)
-        outcome = await self._reconcile(spec, Owner.of(manifest))
-        found = [*outcome.conditions, conditions.scaling(spec)]
-        if all(one.type != conditions.RETENTION_ENFORCED for one in found):
-            found.append(conditions.retention(spec, None, self._clock.now_ms()))
+        outcome = await self._reconcile(spec, Owner.of(manifest), created_ms(manifest))
+        said = {one.type for one in outcome.conditions}
+        unknown = (conditions.scaling(spec, None), conditions.retention(spec, None, self._moment(None)))
+        found = (*outcome.conditions, *(one for one in unknown if one.type not in said))
         scaled = conditions.scaled_since(manifest.get("status") or {}, outcome)
         notices = outcome.notices if scaled is None else (*outcome.notices, scaled)
-        return dataclasses.replace(outcome, conditions=tuple(found), notices=notices)
+        return dataclasses.replace(outcome, conditions=found, notices=notices)
 
-    async def _reconcile(self, spec: StreamSpec, me: Owner) -> Outcome:
+    def _moment(self, period_ms: int | None, made_ms: int = 0) -> conditions.Moment:
+        """Return the present time, and since when a policy with that period of rounds must have been applied.
+
+        ``made_ms``: when the resource was made.
+        """
+        now_ms = self._clock.now_ms()
+        if period_ms is None:
+            return conditions.Moment(now_ms)
+        late_ms = now_ms - limits.OPERATOR_RETENTION_LATE_PERIODS * period_ms - limits.OPERATOR_RETENTION_LATE_MS
+        return conditions.Moment(now_ms, late_ms if made_ms < late_ms else None)
+
+    async def _reconcile(self, spec: StreamSpec, me: Owner, made_ms: int) -> Outcome:
         cluster = ClusterName(me.namespace, spec.cluster)
         match await self._controllers.state(cluster):
             case ClusterState.MISSING:
@@ -96,7 +107,8 @@ class StreamReconciler:
         try:
             async with self._controllers.use(cluster) as client:
                 try:
-                    outcome = await self._apply_steps(client, spec, me)
+                    moment = self._moment(await self._controllers.retention_period_ms(cluster), made_ms)
+                    outcome = await self._apply_steps(client, spec, me, moment)
                     return await self._with_holder(outcome, spec, me)
                 except BadRequestError as error:
                     return conditions.refused("Refused", f"The controller refuses the specification: {error}.")
@@ -125,14 +137,14 @@ class StreamReconciler:
         except NoSuchStreamError:
             return None
 
-    async def _apply_steps(self, client: Client, spec: StreamSpec, me: Owner) -> Outcome:
+    async def _apply_steps(self, client: Client, spec: StreamSpec, me: Owner, moment: conditions.Moment) -> Outcome:
         stream = _name(spec)
         notices: list[Notice] = []
         for _ in range(limits.OPERATOR_STREAM_STEPS_MAX):
             found = await self._describe(me, spec)
             step = next_step(spec, me, found, owner_is_deleted=await self._owner_is_deleted(me, found))
             if step is None or isinstance(step, Wait | Refuse | Sealed):
-                return _outcome(spec, me, found, step, notices, self._clock.now_ms())
+                return _outcome(spec, me, found, step, notices, moment)
             notice = await _take_step(client, stream, me, step)
             if notice is not None:
                 notices.append(notice)
@@ -212,7 +224,12 @@ def _adopted(stream: StreamName, me: Owner, expected: str) -> Notice | None:
 
 
 def _outcome(
-    spec: StreamSpec, me: Owner, found: StreamDescription | None, step: Step | None, notices: list[Notice], now_ms: int
+    spec: StreamSpec,
+    me: Owner,
+    found: StreamDescription | None,
+    step: Step | None,
+    notices: list[Notice],
+    moment: conditions.Moment,
 ) -> Outcome:
     stream = _name(spec)
     if isinstance(step, Refuse):
@@ -232,15 +249,17 @@ def _outcome(
             retry_after_s = limits.OPERATOR_STREAM_BUSY_S
         case Sealed():
             condition = conditions.not_ready(
-                "Sealed", f"Stream {stream} is sealed: it accepts neither events nor changes any more."
+                conditions.SEALED, f"Stream {stream} is sealed: it accepts neither events nor changes any more."
             )
         case _:
             condition = conditions.ready(found)
-    found_conditions = (conditions.accepted(), condition, conditions.retention(spec, found, now_ms))
+    if notices:  # the policy may be new: the controllers apply it soon
+        moment = moment._replace(late_ms=None)
+    policies = (conditions.scaling(spec, found), conditions.retention(spec, found, moment))
     return Outcome(
-        found_conditions,
+        (conditions.accepted(), condition, *policies),
         conditions.numbers(found, me),
         tuple(notices),
         retry_after_s,
-        measured=conditions.measured(spec, found, now_ms),
+        measured=conditions.measured(spec, found, moment.now_ms),
     )

@@ -112,7 +112,6 @@ class RetentionManager:
         if stream is None:
             return None
         await self._record_tail(stream)
-        await self._note_applied(stream)
         while True:
             try:
                 head = await self._cuts.head(key, stream.root)
@@ -122,6 +121,7 @@ class RetentionManager:
             except _CutMissingError as missing:
                 await self._drop(stream, [missing.recorded])
                 continue
+            await self._note_applied(stream)
             return made
 
     async def record(self, key: StreamKey, incarnation: int) -> RetentionRecord:
@@ -238,14 +238,14 @@ class RetentionManager:
                 return record, None  # another controller recorded one meanwhile
             newest = RecordedCut(record.next_number, now_ms, size_bytes)
             changed = msgspec.structs.replace(
-                record, recorded=(*record.recorded, newest), next_number=record.next_number + 1, applied_ms=now_ms
+                record, recorded=(*record.recorded, newest), next_number=record.next_number + 1
             )
             return changed, RetentionCut(dict(sorted(cut.items())))
 
         await self._edit_with_cut(stream, add)
 
     async def _note_applied(self, stream: _Stream) -> None:
-        """Store that the policy is applied now, unless that was stored with a cut just now."""
+        """Store that a round has ended now, unless one has ended just before. One that fails stores nothing."""
         now_ms = self._context.clock.now_ms()
         period_ms = round(1000 * self._context.config.retention_period_s)
         if now_ms - stream.applied_ms >= period_ms / 2:

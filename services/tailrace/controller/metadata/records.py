@@ -239,7 +239,7 @@ class RetentionTruncation(msgspec.Struct, frozen=True):
 class RetentionRecord(msgspec.Struct, frozen=True):
     """A stream's retention set, oldest first, and what retention did last. Each cut is in a `RetentionCut`.
 
-    ``next_number`` is that of the next cut. ``applied_ms`` is when the policy was applied last, whatever came of it.
+    ``next_number`` is that of the next cut. ``applied_ms`` is when the last round without an error ended.
     """
 
     next_number: int = 0

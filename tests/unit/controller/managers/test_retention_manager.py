@@ -492,6 +492,27 @@ async def test_a_stream_that_receives_nothing_shows_when_its_policy_was_applied(
     assert not bench.record().recorded
 
 
+@pytest.mark.parametrize("count", [0, 10], ids=["without new data", "with new data, of which it records a cut"])
+async def test_a_round_that_fails_does_not_count_as_applied(bench: Bench, count: int) -> None:
+    await bench.begin(by_size(20, 1000), segments=2)
+    left, right = segment_id(0, 0), segment_id(1, 0)
+    await bench.subscribe()
+    await bench.append(10, right)
+    await bench.apply()
+    applied_ms = bench.record().applied_ms
+    assert applied_ms == bench.world.clock.ms
+    await bench.append(100, left)
+    await bench.publish({left: 5, right: 11})  # beyond the tail
+    for _ in range(2):
+        with pytest.raises(BadRequestError):
+            await bench.apply()
+        assert bench.record().applied_ms == applied_ms
+        await bench.append(count, left)
+    await bench.append(10, right)
+    await bench.apply()
+    assert bench.record().applied_ms == bench.world.clock.ms
+
+
 async def test_a_first_position_that_is_published_at_the_last_moment_is_kept(bench: Bench) -> None:
     """Between the last look at the subscribers and the truncation: the truncation looks again."""
     await bench.begin(by_size(5))

@@ -161,3 +161,13 @@ async def test_connections_to_a_cluster_that_is_gone_are_closed(objects: LocalOb
     assert await controllers.state(MAIN) is ClusterState.MISSING
     with pytest.raises(NotFoundError):
         await objects.get(STREAM_CLUSTERS, NAMESPACE, "main")
+
+
+async def test_how_often_policies_are_applied(controllers: Answering, objects: LocalObjects) -> None:
+    tier2 = {"bucket": "data", "endpoint": "http://minio:9000", "credentialsSecret": "s3"}
+    objects.make(STREAM_CLUSTERS, "main", {"tier2": tier2, "retention": {"period": "2m"}})
+    assert await controllers.retention_period_ms(MAIN) == 120_000
+    controllers.invalidate(MAIN)
+    objects.edit(STREAM_CLUSTERS, "main", {"tier2": {}})
+    assert await controllers.retention_period_ms(MAIN) is None
+    assert await controllers.retention_period_ms(ClusterName(NAMESPACE, "missing")) is None

@@ -34,6 +34,8 @@ ME = Owner("here", "orders", "uid-1")
 OTHER = Owner("here", "other", "uid-2")
 SPEC = StreamSpec("main", "scope", "orders", ScalingSpec(min_segments=2), tags=("b", "a"))
 NOW_MS = 1_700_000_200_000
+NOW = conditions.Moment(NOW_MS)
+POLICIES = dataclasses.replace(SPEC, scaling=ScalingSpec("ByteRate", 1, 5, 2), retention=RetentionSpec("Size", 1))
 FOUND = StreamDescription(wanted_config(SPEC, None), str(ME), 0, "active", 0, 2, 0, 0)
 
 
@@ -182,13 +184,36 @@ def test_other_texts_are_nobodys_signature(text: str) -> None:
 
 def test_policies_say_whether_they_are_enforced() -> None:
     rate = dataclasses.replace(SPEC, scaling=ScalingSpec("ByteRate", 1, 5, 2), retention=RetentionSpec("Size", 1))
-    scaling, retention = conditions.scaling(rate), conditions.retention(rate, None, NOW_MS)
+    scaling, retention = conditions.scaling(rate, FOUND), conditions.retention(rate, FOUND, NOW)
     assert (scaling.status, scaling.reason, scaling.is_warning) == (Status.TRUE, "Enforced", False)
     assert (retention.status, retention.reason, retention.is_warning) == (Status.TRUE, "Enforced", False)
-    fixed, kept = conditions.scaling(SPEC), conditions.retention(SPEC, None, NOW_MS)
+    fixed, kept = conditions.scaling(SPEC, FOUND), conditions.retention(SPEC, FOUND, NOW)
     assert (fixed.reason, kept.reason) == ("Fixed", "NoRetention")
     assert not fixed.is_warning
     assert not kept.is_warning
+    assert (conditions.scaling(SPEC, None), conditions.retention(SPEC, None, NOW)) == (fixed, kept)
+
+
+def test_policies_of_a_sealed_stream_are_not_enforced() -> None:
+    sealed = FOUND._replace(state="sealed")
+    for one in (conditions.scaling(POLICIES, sealed), conditions.retention(POLICIES, sealed, NOW)):
+        assert (one.status, one.reason, one.is_warning) == (Status.FALSE, "Sealed", False)
+
+
+def test_policies_of_a_stream_that_need_not_have_them_are_not_known() -> None:
+    for one in (conditions.scaling(POLICIES, None), conditions.retention(POLICIES, None, NOW)):
+        assert (one.status, one.reason, one.is_warning) == (Status.UNKNOWN, "NotCarriedOut", False)
+
+
+def test_a_policy_that_the_rounds_do_not_apply_is_not_enforced() -> None:
+    moment = conditions.Moment(NOW_MS, NOW_MS - 5000)
+    late = conditions.retention(POLICIES, FOUND._replace(applied_ms=NOW_MS - 5001), moment)
+    assert (late.status, late.reason, late.is_warning) == (Status.FALSE, "NotApplied", True)
+    assert "; the last time was 2023-11-14T22:16:34Z: " in late.message
+    never = conditions.retention(POLICIES, FOUND, moment)
+    assert (never.reason, "last time" in never.message) == ("NotApplied", False)
+    assert conditions.retention(POLICIES, FOUND._replace(applied_ms=NOW_MS - 5000), moment).is_true
+    assert conditions.retention(POLICIES, FOUND, NOW).is_true, "it is new"
 
 
 @pytest.mark.parametrize(
@@ -217,7 +242,7 @@ def test_a_subscriber_that_holds_back_more_than_the_minimum_is_named(
         applied_ms=1_700_000_200_000,
         oldest_ms=1_700_000_050_000,
     )
-    condition, status = conditions.retention(spec, found, NOW_MS), conditions.measured(spec, found, NOW_MS)
+    condition, status = conditions.retention(spec, found, NOW), conditions.measured(spec, found, NOW_MS)
     retained = status["retention"]
     held = retained.pop("heldBy", None)
     assert retained == {
