@@ -28,6 +28,7 @@ from tailrace_operator.kube.objects import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     EVENTS,
+    PIPELINES,
     PODS,
     ROLE_BINDINGS,
     ROLES,
@@ -689,6 +690,29 @@ async def test_definitions_may_come_later(operators: Operators, store: Store) ->
     server.kinds[STREAM_CLUSTERS.plural] = STREAM_CLUSTERS
     server.make(STREAM_CLUSTERS, stream_cluster(store))
     await operators.until_condition("Tier2Ready", "True", "Usable")
+
+
+async def test_containers_are_placed_while_other_definitions_are_missing(operators: Operators, store: Store) -> None:
+    """An upgrade without its definitions must not keep containers from being placed."""
+    server = operators.server
+    make_secret(server, store)
+    for kind in (STREAMS, PIPELINES):
+        del server.kinds[kind.plural]
+    await operators.start()
+    server.make(STREAM_CLUSTERS, stream_cluster(store))
+    await operators.until_condition("Tier2Ready", "True", "Usable")
+    await until(lambda: any(line["event"] == "placer_started" for line in operators.log()))
+    ready = await until_answer(lambda: operators.health("readyz"), 200)
+    assert ready.startswith("leading, but without kinds that are not installed: Pipeline: ")
+    assert "; Stream: " in ready
+    assert "tailrace_operator_kinds_missing 2.0" in (await operators.health("metrics"))[1]
+    for kind in (STREAMS, PIPELINES):
+        server.kinds[kind.plural] = kind
+    server.make(STREAMS, {"metadata": {"name": "orders"}, "spec": {"cluster": "none", "scope": "shop"}})
+    await until(lambda: bool((server.find(STREAMS, "orders") or {}).get("status")))
+    await until(lambda: {STREAMS.plural, PIPELINES.plural} <= server.watched)
+    assert (await operators.health("readyz"))[1] == "leading"
+    assert "tailrace_operator_kinds_missing 0.0" in (await operators.health("metrics"))[1]
 
 
 def _put(store: Store, name: str, content: bytes) -> None:

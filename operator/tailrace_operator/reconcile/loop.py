@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -183,13 +183,12 @@ class ReconcileLoop:
 
     # -- work
 
-    async def run(self) -> NoReturn:
-        """Work until cancelled."""
+    async def run(self, kinds: Iterable[Kind]) -> NoReturn:
+        """Work on objects of these kinds until cancelled. Kinds that are installed later are in a call of their own."""
         async with asyncio.TaskGroup() as group:
-            for queue in self._queues.values():
-                group.create_task(queue.run())
-            for reconciler in self._reconcilers.values():
-                group.create_task(self._list_periodically(reconciler))
+            for kind in kinds:
+                group.create_task(self._queues[kind.plural].run())
+                group.create_task(self._list_periodically(self._reconcilers[kind.plural]))
         raise AssertionError("a group that is not cancelled does not end")
 
     async def _list_periodically(self, reconciler: Reconciler) -> NoReturn:

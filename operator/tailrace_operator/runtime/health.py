@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse, Response
@@ -19,6 +19,8 @@ class Health:
         self.ready = False
         """The process leads, or is a standby."""
         self.leads = False
+        self.missing_kinds: Mapping[str, str] = {}
+        """Kinds of resources that this process waits for while it leads, and why."""
         self.liveness_problem: Callable[[], str | None] = lambda: None
         """Returns why the process is not alive; None: it is."""
         self.metrics: Callable[[], Iterator[Metric]] = lambda: iter(())
@@ -33,8 +35,7 @@ class Health:
             return PlainTextResponse(problem or "ok", 503 if problem else 200)
 
         async def readyz() -> Response:
-            role = "leading" if self.leads else "standing by"
-            return PlainTextResponse(role if self.ready else "starting", 200 if self.ready else 503)
+            return PlainTextResponse(self._role() if self.ready else "starting", 200 if self.ready else 503)
 
         async def metrics() -> Response:
             return Response(self._exposition(), media_type=CONTENT_TYPE_LATEST)
@@ -43,6 +44,12 @@ class Health:
         app.add_api_route("/readyz", readyz, methods=["GET"], response_model=None)
         app.add_api_route("/metrics", metrics, methods=["GET"], response_model=None)
         return app
+
+    def _role(self) -> str:
+        if not self.leads:
+            return "standing by"
+        missing = "; ".join(f"{kind}: {why}" for kind, why in sorted(self.missing_kinds.items()))
+        return f"leading, but without kinds that are not installed: {missing}" if missing else "leading"
 
     def _exposition(self) -> bytes:
         registry = CollectorRegistry()

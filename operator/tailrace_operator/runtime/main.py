@@ -51,6 +51,7 @@ from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
 from tailrace_operator.reconcile.keys import Key, cluster_of, owner_of
 from tailrace_operator.reconcile.loop import ReconcileLoop
 from tailrace_operator.runtime.health import Health
+from tailrace_operator.runtime.installed_kinds import InstalledKinds
 from tailrace_operator.runtime.metrics import metrics_of_groups, metrics_of_loop
 from tailrace_operator.runtime.standby import Standby
 from tailrace_operator.stream.reconcile import StreamReconciler
@@ -155,6 +156,7 @@ class Operator:
         self._health = health
         self._apis: dict[str, HttpKubernetes] = {}
         self._objects = HttpObjects(settings.configuration(), settings.identity)
+        self._kinds = InstalledKinds(self._objects, settings.served)
         self._probe = MinioProbe()
         self._controllers = Controllers(self._objects, uri=_controller_uri)
         self._placements = Placements(self._api_of, HelloProber(), self._close_api, detectors, self._on_homes_changed)
@@ -177,19 +179,33 @@ class Operator:
         self._loop.add_dependency(STREAM_CLUSTERS, fields_for_dependents, self._on_cluster_changed)
 
     async def run(self) -> None:
-        """Work until cancelled. Raises TailraceError: a part that must not stop has stopped."""
-        await self._wait_for_kinds()
-        watched: list[tuple[Kind, dict[str, str]]] = [(kind, {}) for kind in self._loop.kinds]
-        watched += [(kind, dict(MANAGED)) for kind in (STATEFUL_SETS, DEPLOYMENTS)]
-        if self._settings.spark_image is not None:
-            watched.append((JOBS, dict(MANAGED)))
-        watching = KopfWatch(self._settings.configuration(), self._settings.served, watched, self._on_event)
+        """Work until cancelled. Raises TailraceError: a part that must not stop has stopped.
+
+        Placers need StreamClusters only, so they do not wait for other kinds.
+        """
         self._health.liveness_problem = self._loop.liveness_problem
+        self._health.missing_kinds = self._kinds.missing
         self._health.metrics = self._metrics
+        await self._kinds.wait_for(STREAM_CLUSTERS)
+        present = [kind for kind in self._loop.kinds if await self._kinds.has(kind)]
+        managed = [STATEFUL_SETS, DEPLOYMENTS, *([] if self._settings.spark_image is None else [JOBS])]
+        later = [kind for kind in self._loop.kinds if kind not in present]
         try:
-            await run_all(watching.run(), self._loop.run())
+            await run_all(self._serve(present, managed), *(self._serve_later(kind) for kind in later))
         finally:
             await self._placements.close()
+
+    async def _serve(self, kinds: Sequence[Kind], managed: Sequence[Kind] = ()) -> None:
+        """Watch and reconcile resources of these kinds. They are installed: kopf watches no others."""
+        watched: list[tuple[Kind, dict[str, str]]] = [(kind, {}) for kind in kinds]
+        watched += [(kind, dict(MANAGED)) for kind in managed]
+        watching = KopfWatch(self._settings.configuration(), self._settings.served, watched, self._on_event)
+        await run_all(watching.run(), self._loop.run(kinds))
+
+    async def _serve_later(self, kind: Kind) -> None:
+        """Do the same for a kind once it is installed."""
+        await self._kinds.wait_for(kind)
+        await self._serve([kind])
 
     async def close(self) -> None:
         """Close all connections."""
@@ -199,17 +215,6 @@ class Operator:
         self._objects.close()
         for api in self._apis.values():
             await api.close()
-
-    async def _wait_for_kinds(self) -> None:
-        """Wait until all kinds are installed, because kopf watches only those that exist when it starts."""
-        for kind in self._loop.kinds:
-            while True:
-                try:
-                    await self._objects.page(kind, self._settings.served)
-                    break
-                except TailraceError as error:
-                    _logger.warning("kind_not_installed", kind=kind.kind, reason=str(error))
-                await asyncio.sleep(limits.OPERATOR_KINDS_RETRY_S)
 
     def _on_event(self, kind: Kind, change: str | None, manifest: Manifest) -> None:
         if kind in (STATEFUL_SETS, DEPLOYMENTS, JOBS):
@@ -241,6 +246,8 @@ class Operator:
     def _metrics(self) -> Iterator[Metric]:
         about = "StreamClusters with a placer"
         yield GaugeMetricFamily("tailrace_operator_clusters_placed", about, value=len(self._placements))
+        about = "Kinds of resources that the API server does not have, or does not let the operator list"
+        yield GaugeMetricFamily("tailrace_operator_kinds_missing", about, value=len(self._kinds.missing))
         yield from metrics_of_loop(self._loop)
         yield from metrics_of_groups(self._groups.lag.samples())
 

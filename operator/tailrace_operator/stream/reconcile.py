@@ -124,7 +124,11 @@ class StreamReconciler:
         held = retained.get("heldBy")
         if held is None:
             return outcome
-        for manifest in await self._objects.list(READER_GROUPS, me.namespace):
+        try:
+            groups = await self._objects.list(READER_GROUPS, me.namespace)
+        except NotFoundError:  # the kind is not installed
+            return outcome
+        for manifest in groups:
             if group_of(manifest) == (spec.cluster, held["subscriber"]):
                 held = {**held, "resource": manifest["metadata"]["name"]}
                 measured = {**outcome.measured, conditions.RETENTION: {**retained, "heldBy": held}}

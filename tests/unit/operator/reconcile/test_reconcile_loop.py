@@ -180,7 +180,7 @@ def test_what_is_there_is_looked_at_each_period_and_what_changes_at_once() -> No
             await asyncio.sleep(60)
             assert reconciler.looks[2:] == [("one", 2)] * 2, "an older state of a list is not gone back to"
 
-        await running(reconcile_loop.run(), steps())
+        await running(reconcile_loop.run(reconcile_loop.kinds), steps())
         assert reconciler.most == 1
 
     simulated(scenario)
@@ -205,7 +205,7 @@ def test_own_status_is_no_reason_to_look_again() -> None:
             await asyncio.sleep(5)
             assert len(reconciler.looks) == before + 1, "wiped conditions are written again"
 
-        await running(reconcile_loop.run(), steps())
+        await running(reconcile_loop.run(reconcile_loop.kinds), steps())
 
     simulated(scenario)
 
@@ -234,7 +234,7 @@ def test_failures_are_retried_with_growing_pauses_and_reported() -> None:
             assert reconcile_loop.reconcile_s >= 0.1 * len(reconciler.looks) > 0.6, "those that failed count too"
             assert objects.reasons("one") == ["Away", "Unavailable", "Fine"]
 
-        await running(reconcile_loop.run(), steps())
+        await running(reconcile_loop.run(reconcile_loop.kinds), steps())
 
     simulated(scenario)
 
@@ -254,7 +254,7 @@ def test_a_deletion_is_handled_once_from_watch_or_list() -> None:
             assert reconciler.went == ["one", "two"]
             assert len(reconcile_loop) == 0
 
-        await running(reconcile_loop.run(), steps())
+        await running(reconcile_loop.run(reconcile_loop.kinds), steps())
 
     simulated(scenario)
 
@@ -280,7 +280,7 @@ def test_an_api_outage_is_no_liveness_problem_and_work_continues_after_it() -> N
             await asyncio.sleep(40)
             assert reconciler.looks
 
-        await running(reconcile_loop.run(), steps())
+        await running(reconcile_loop.run(reconcile_loop.kinds), steps())
 
     simulated(scenario)
 
@@ -300,7 +300,7 @@ def test_a_kind_that_is_not_listed_is_a_liveness_problem() -> None:
             await asyncio.sleep(3 * 30 + limits.OPERATOR_RECONCILE_DEADLINE_S)
             assert "streams have not been listed for" in str(reconcile_loop.liveness_problem())
 
-        await running(reconcile_loop.run(), steps())
+        await running(reconcile_loop.run(reconcile_loop.kinds), steps())
 
     simulated(scenario)
 
@@ -371,7 +371,7 @@ def test_objects_of_one_kind_do_not_keep_those_of_another_waiting() -> None:
             await asyncio.sleep(2)
             assert [name for name, _ in clusters.looks] == ["main"]
 
-        await running(reconcile_loop.run(), steps())
+        await running(reconcile_loop.run(reconcile_loop.kinds), steps())
 
     simulated(scenario)
 
@@ -393,7 +393,7 @@ def test_too_many_objects_of_one_kind_take_no_place_of_another(monkeypatch: pyte
             assert {name for name, _ in clusters.looks} == {"main"}
             assert len(reconcile_loop) == 4
 
-        await running(reconcile_loop.run(), steps())
+        await running(reconcile_loop.run(reconcile_loop.kinds), steps())
 
     simulated(scenario)
 
@@ -450,7 +450,7 @@ def test_streams_are_looked_at_when_their_cluster_begins_or_ceases_to_serve() ->
                 await asyncio.sleep(2)
                 assert streams.looks == [("ours", 1)] * 2
 
-            await running(reconcile_loop.run(), steps())
+            await running(reconcile_loop.run(reconcile_loop.kinds), steps())
 
     simulated(scenario)
 
@@ -473,7 +473,7 @@ def test_a_stream_that_failed_for_long_is_looked_at_as_soon_as_its_cluster_serve
                 await asyncio.sleep(3)
                 assert len(streams.looks) == 2, "the pauses start again"
 
-            await running(reconcile_loop.run(), steps())
+            await running(reconcile_loop.run(reconcile_loop.kinds), steps())
 
     simulated(scenario)
 
@@ -503,7 +503,7 @@ def test_many_streams_of_a_cluster_are_looked_at_one_after_the_other() -> None:
                 assert len({name for name, _ in streams.looks}) == 500
                 assert len(streams.looks) <= 501
 
-            await running(reconcile_loop.run(), steps())
+            await running(reconcile_loop.run(reconcile_loop.kinds), steps())
 
     simulated(scenario)
 
@@ -536,6 +536,6 @@ def test_a_finalizer_step_does_not_repeat_while_its_watch_event_is_late() -> Non
             assert len(reconciler.looks) == 2, "the finalizer, and then the rest"
             assert found["metadata"]["resourceVersion"] == versions[0]
 
-        await running(reconcile_loop.run(), steps())
+        await running(reconcile_loop.run(reconcile_loop.kinds), steps())
 
     simulated(scenario)
