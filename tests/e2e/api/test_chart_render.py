@@ -177,6 +177,26 @@ def test_network_policies_choose_the_pods_that_there_are(kube: Kubectl) -> None:
     assert (port["port"], port["endPort"]) == (12345, 12345 + 63)
 
 
+def test_clients_of_other_namespaces_take_no_access_from_pods_of_our_own(kube: Kubectl) -> None:
+    """Pipelines and `helm test` use streams, too."""
+    clients = "networkPolicy.clients[0].namespaceSelector.matchLabels.team=shop"
+    manifests = rendered(kube, [*VALUES["pipelines"], clients])
+    policies = {each["metadata"]["name"]: each for each in of_kind(manifests, "NetworkPolicy")}
+    pipelines = [child.manifest for child in pipeline.children(pipeline_plan(kube, {}))]
+    (test,), (driver,) = of_kind(manifests, "Pod"), of_kind(pipelines, "Job")
+    executor = json.loads(of_kind(pipelines, "ConfigMap")[0]["data"][EXECUTOR_FILE])
+    cluster = [child.manifest for child in children(plan(kube))]
+    workloads = [each for each in (*of_kind(manifests, "Deployment"), *cluster) if each["kind"] in WORKLOADS]
+    assert len(workloads) == 3, "the operator, stores and controllers"
+    pods = [test, executor, *(each["spec"]["template"] for each in (driver, *workloads))]
+    for name in ("shop-tailrace-segmentstore", "shop-tailrace-controller"):
+        peers = policies[name]["spec"]["ingress"][0]["from"]
+        assert {"namespaceSelector": {"matchLabels": {"team": "shop"}}} in peers
+        allowed = [peer["podSelector"]["matchLabels"].items() for peer in peers if "podSelector" in peer]
+        for labels in (pod["metadata"]["labels"] for pod in pods):
+            assert any(wanted <= labels.items() for wanted in allowed), (name, labels)
+
+
 def test_a_release_without_an_operator_lets_that_of_another_namespace_in(kube: Kubectl) -> None:
     manifests = rendered(kube, VALUES["another operator"])
     assert not [each for each in manifests if each["metadata"]["labels"]["app.kubernetes.io/component"] == "operator"]
