@@ -159,7 +159,7 @@ Global___LastScale: _TypeAlias = LastScale  # noqa: Y015
 class Retention(_message.Message):
     """The last truncation by the stream's policy, whose time is 0 when there was none, and what subscribers have not read:
     at most 100 of them, those that hold most first. A truncation has a reason: MinLimit, Consumption or MaxLimit.
-    `appliedMs` is when the policy was applied last, whatever came of it; 0: never. `oldestMs` is when the oldest byte was
+    `appliedMs` is when the policy was applied last without an error; 0: never. `oldestMs` is when the oldest byte was
     written, at the earliest; 0: there is none, or it is not known.
     """
 

@@ -54,7 +54,7 @@ class StreamDescription(NamedTuple):
     ``scaled`` is the last scale.
 
     ``truncated`` is the last truncation by policy; ``holders`` are the subscribers, those that hold most first, at most
-    100. ``applied_ms`` is when the policy was applied last, whatever came of it; 0: never. ``oldest_ms`` is when the
+    100. ``applied_ms`` is when the policy was applied last without an error; 0: never. ``oldest_ms`` is when the
     oldest byte was written, at the earliest; 0: there is none, or it is unknown. ``held_bytes`` are the bytes of
     objects that it holds in Tier 2, as of the last minutes; None: not known. All of these need `sizes`.
 
