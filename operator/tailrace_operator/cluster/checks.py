@@ -97,11 +97,12 @@ def credentials_of(tier2: Tier2Spec, secret: Manifest | None) -> Credentials:
             raise Tier2Error(
                 "SecretIncomplete", f"spec.tier2.credentialsSecret: Secret {name} has no key {key}: add it to its data"
             )
-        if not re.fullmatch(r"[!-~]+", value):  # other characters break the headers of requests
+        # The access key is in a header of each request, where other characters cannot be.
+        if not (re.fullmatch(r"[!-~]+", value) if key == ACCESS_KEY else value.isprintable()):
             raise Tier2Error(
                 "SecretInvalid",
-                f"spec.tier2.credentialsSecret: key {key} of Secret {name} has a character that is not printable "
-                "ASCII, or a space; often it is a line break at the end: store the key without it",
+                f"spec.tier2.credentialsSecret: key {key} of Secret {name} has a character that it cannot have; often "
+                "it is a line break at the end: store the key without it",
             )
     return Credentials(*found)
 
