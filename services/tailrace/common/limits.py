@@ -204,7 +204,6 @@ THROTTLE_TARGET: Final = 0.5  # part of the cache that may wait for Tier 2 befor
 THROTTLE_HORIZON_S: Final = 0.5  # beyond the target, the remaining room is spread over this time
 THROTTLE_BYTES_PER_S_MIN: Final = 1 * MIB
 THROTTLE_TICK_S: Final = 0.005  # between rounds of waiting appends
-THROTTLE_PASS_S: Final = 0.5  # for which an admitted append may ask again; then its connection counts as gone
 ACTIVE_SEGMENTS_PER_CONTAINER_MAX: Final = 25_000
 
 # -- attributes (docs/design.md#attributes) -----------------------------------------------------------------------

@@ -147,14 +147,14 @@ def test_writers_that_tier_2_keeps_up_with_are_never_held() -> None:
 def test_waiting_appends_are_admitted_in_order_and_all_of_them() -> None:
     async def main(world: SimWorld) -> None:
         kept = CAPACITY - MIB
-        throttle = Throttle(CAPACITY, lambda: kept, lambda: None, lambda blocks: True)
+        throttle = Throttle(CAPACITY, lambda: kept, lambda: None)
         order: list[int] = []
         waited_s: list[float] = []
         now = asyncio.get_running_loop().time
 
         async def append(number: int) -> None:
             began_s = now()
-            while (turn := throttle.ask(number, 100_000)) is not None:
+            while (turn := throttle.ask(100_000)) is not None:
                 await turn
             order.append(number)
             waited_s.append(now() - began_s)
@@ -169,63 +169,10 @@ def test_waiting_appends_are_admitted_in_order_and_all_of_them() -> None:
         await asyncio.sleep(0.02)
         assert len(order) == 29
         assert order == sorted(order)
-        assert throttle.ask(30, 1 << 30) is None
+        assert throttle.ask(1 << 30) is None
         assert throttle.waiting == 0
         assert throttle.waited_s > 1.0
         assert throttle.waited_s == pytest.approx(sum(waited_s), abs=0.01)
         await asyncio.wait(appends)
-
-    simulated(main)
-
-
-def test_an_append_without_room_keeps_its_place_and_pays_once() -> None:
-    """Appends of 8 MiB never got a turn once: small ones took the room before, and each attempt cost credit."""
-
-    async def main(world: SimWorld) -> None:
-        room = 0
-        throttle = Throttle(CAPACITY, lambda: CAPACITY - MIB, lambda: None, lambda blocks: blocks <= room)
-        order: list[int] = []
-
-        async def append(number: int, length: int, blocks: int) -> None:
-            nonlocal room
-            while True:
-                if (turn := throttle.ask(number, length)) is None:
-                    if room >= blocks:
-                        break
-                    turn = throttle.wait_for_room(number, blocks)
-                await turn
-            room -= blocks
-            order.append(number)
-
-        large = asyncio.ensure_future(append(0, 100_000, 10))
-        await asyncio.sleep(0.1)
-        small = [asyncio.ensure_future(append(number, 1, 1)) for number in range(1, 21)]
-        for _ in range(9):
-            room += 1
-            await asyncio.sleep(0.1)
-        assert order == [], "the large one is first, and there is too little room for it"
-        room += 1
-        await asyncio.sleep(0.1)
-        assert order == [0]
-        room += 20
-        await asyncio.sleep(0.2)
-        assert order == list(range(21))
-        await asyncio.gather(large, *small)
-        assert throttle.waiting == 0
-
-    simulated(main)
-
-
-def test_appends_of_the_largest_size_go_on_beside_small_ones() -> None:
-    """Their share of a slow Tier 2 does not vanish."""
-
-    async def main(world: SimWorld) -> None:
-        container, _ = await open_container(world, 2 * MIB)
-        small, large = Writers(container, APPEND_BYTES), Writers(container, 8 * MIB)
-        until_s = asyncio.get_running_loop().time() + 120
-        await asyncio.gather(large.write(until_s), *(small.write(until_s) for _ in range(64)))
-        waits_s = large.latencies_s[len(large.latencies_s) // 2 :]
-        assert max(waits_s) < 30, f"{len(large.latencies_s)} appends"
-        await container.close()
 
     simulated(main)
