@@ -164,17 +164,31 @@ class EventReader:
         return found[0] if found else None
 
     async def events(self, *, idle_ms: int) -> AsyncIterator[EventRead]:
-        """Yield events until none arrived for `idle_ms`; acknowledge checkpoints without yielding them."""
+        """Yield events until none arrived for `idle_ms`; acknowledge checkpoints without yielding them.
+
+        An event counts as read when it is yielded, so the loop may be left at any event.
+        """
         loop = asyncio.get_running_loop()
         idle_at_s = loop.time() + idle_ms / 1000
         while True:
-            batch = await self.read_events(1000, max(0, int((idle_at_s - loop.time()) * 1000)))
-            for item in batch:
-                if item.checkpoint is None:
-                    yield item
-                    idle_at_s = loop.time() + idle_ms / 1000
+            item = await self.read_event(max(0, int((idle_at_s - loop.time()) * 1000)))
+            looks_at = limits.READER_EVENTS_PER_LOOK
+            while item is not None and item.checkpoint is None:
+                yield item
+                idle_at_s = loop.time() + idle_ms / 1000
+                looks_at -= 1
+                item = self._take_fetched(item.segment) if looks_at else None
             if loop.time() >= idle_at_s:
                 return
+
+    def _take_fetched(self, segment: str) -> EventRead | None:
+        """Return the next fetched event of a segment without a look at the group; None when there is none."""
+        source = self._inputs.get(segment)
+        if source is None or not source.has_events or self._answering is not None:
+            return None
+        offset = source.offset
+        events = source.take(1)
+        return EventRead(events[0], segment, offset, source.offset) if events else None
 
     async def _next_batch(self, max_events: int) -> EventBatch | None:
         """Return what `_take` does. Of a truncated stream only the first error is raised, with all that is missed."""

@@ -69,7 +69,12 @@ class SegmentInput:
     @property
     def ready(self) -> bool:
         """Return whether `take` has events or an error."""
-        return self._next < len(self._events) or self._error is not None
+        return self.has_events or self._error is not None
+
+    @property
+    def has_events(self) -> bool:
+        """Return whether events are fetched that were not taken."""
+        return self._next < len(self._events)
 
     def take(self, max_events: int) -> list[bytes]:
         """Return up to `max_events` prefetched events, which then count as read.

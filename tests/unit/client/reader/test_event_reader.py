@@ -141,6 +141,20 @@ async def test_a_reader_that_leaves_hands_its_place_on(store: Any, group: Reader
     assert taken + await drain(second, 70) == [b"%d" % i for i in range(100)]
 
 
+async def test_events_that_a_loop_did_not_reach_are_not_read(store: Any, group: ReaderGroup, readers: Any) -> None:
+    fill(store, 0, *(b"%d" % i for i in range(6)))
+    first = await readers("r1")
+    got: list[bytes] = []
+    async for item in first.events(idle_ms=20_000):
+        got.append(item.event)
+        assert first.position.positions[STREAM.segment(0)] == item.end_offset
+        if len(got) == 2:
+            break
+    await first.close()
+    second = await readers("r2")
+    assert got + await drain(second, 4) == [b"%d" % i for i in range(6)]
+
+
 async def test_a_dead_reader_is_declared_offline(store: Any, group: ReaderGroup, readers: Any) -> None:
     fill(store, 0, *(b"%d" % i for i in range(10)))
     dead = await readers("r1")
