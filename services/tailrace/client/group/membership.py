@@ -22,6 +22,7 @@ from tailrace.client.model import StreamName
 from tailrace.common import limits, names
 from tailrace.common.errors import (
     AlreadyExistsError,
+    NotFoundError,
     ReinitializationRequiredError,
 )
 from tailrace.common.ports import new_uuid
@@ -267,7 +268,10 @@ class GroupMember:
             return {}, {}
         name = names.parse_segment_name(segment)
         stream = StreamName(name.scope, name.stream)
-        found = await self._context.controller.successors(stream, name.identifier)
+        try:
+            found = await self._context.controller.successors(stream, name.identifier)
+        except NotFoundError:
+            return {}, {}  # the stream was deleted, perhaps created again since: nothing follows the segment
         names_of = {successor.segment.identifier: stream.segment(successor.segment.identifier) for successor in found}
         predecessors = {names_of[item.segment.identifier]: list(item.predecessors) for item in found}
         return predecessors, {names_of[item.segment.identifier]: item.segment.key_range for item in found}

@@ -51,11 +51,11 @@ class StreamTruncatedError(SegmentTruncatedError):
 
 
 class Truncations:
-    """What one reader has reported of its streams: each head once."""
+    """What one reader has reported of its streams: each head once, and each deletion (None) once."""
 
     def __init__(self, context: ClientContext) -> None:
         self._context = context
-        self._reported: dict[StreamName, StreamCut] = {}
+        self._reported: dict[StreamName, StreamCut | None] = {}
 
     async def report(self, first: SegmentTruncatedError, positions: Mapping[str, int]) -> SegmentTruncatedError | None:
         """Return the error of the whole stream; None when it was reported.
@@ -66,20 +66,32 @@ class Truncations:
         stream = StreamName(name.scope, name.stream)
         own = {each: offset for each, offset in positions.items() if each.startswith(f"{stream}/")}
         own[first.segment] = first.read_to or 0
+        head = await self._head(stream)
+        if stream in self._reported and self._reported[stream] == head and self._is_behind(first, head):
+            return None
+        if head is None:
+            self._reported[stream] = None
+            return first
         try:
-            head = StreamCut(*stream, await self._context.controller.head_segments(stream))
-            if self._reported.get(stream) == head and self._is_behind(first, head):
-                return None
             position = (await complete_cuts(self._context, own))[str(stream)]
             missed, is_complete = await self._missed(stream, first, position, head)
         except NotFoundError:
-            return first  # the stream was deleted
+            return first  # the stream was deleted meanwhile
         self._reported[stream] = head
         return StreamTruncatedError(first, position, head, missed, is_complete=is_complete)
 
+    async def _head(self, stream: StreamName) -> StreamCut | None:
+        """Return where a stream begins; None when it was deleted."""
+        try:
+            return StreamCut(*stream, await self._context.controller.head_segments(stream))
+        except NotFoundError:
+            return None
+
     @staticmethod
-    def _is_behind(first: SegmentTruncatedError, head: StreamCut) -> bool:
-        """Return whether the head accounts for what a reader met."""
+    def _is_behind(first: SegmentTruncatedError, head: StreamCut | None) -> bool:
+        """Return whether the head, or the deletion, accounts for what a reader met."""
+        if head is None:
+            return True
         offset = head.positions.get(names.parse_segment_name(first.segment).identifier)
         return offset is None or isinstance(first, SegmentGoneError) or first.start_offset <= offset
 

@@ -22,8 +22,9 @@ from tailrace.client.reader.batch import SegmentReader, SegmentSlice, read_slice
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.revisioned import RevisionedStream
 from tailrace.common import limits
-from tailrace.common.errors import IllegalStateError, SegmentTruncatedError, UnavailableError
+from tailrace.common.errors import IllegalStateError, NotFoundError, SegmentTruncatedError, UnavailableError
 from tailrace.kernel import pack_events
+from tailrace.rpc import controller_pb2 as pb
 from tailrace.wire import commands as c
 
 STREAM = StreamName("s", "t")
@@ -132,6 +133,53 @@ async def test_a_truncated_segment_is_reported(store: Any, controller: Any, grou
     checkpoint = asyncio.create_task(group.checkpoint("cp", deadline_s=DEADLINE_S))
     assert await read_until(reader, 1) == [b"next"], "reading goes on after the gap"
     await checkpoint
+
+
+async def test_a_deleted_stream_is_reported_once_and_leaves_its_group(
+    store: Any, controller: Any, context: ClientContext, readers: Any
+) -> None:
+    other, gone = StreamName("s", "u"), False
+    controller.begin((0, 0.0, 1.0))
+    for each in (0, 1):
+        store.create(other.segment(each), pack_events([b"u"]))
+
+    def stream_of(request: Any) -> Any:
+        named = request.streamInfo if hasattr(request, "streamInfo") else request
+        if gone and named.stream == other.stream:
+            raise NotFoundError(f"stream {other} does not exist")
+        return named
+
+    def heads(request: Any) -> Any:
+        named = stream_of(request.streamInfo)
+        segments = [0, 1] if named.stream == other.stream else [0]
+        found = [pb.SegmentId(streamInfo=named, segmentId=each) for each in segments]
+        return pb.SegmentsAtTime(
+            segments=[pb.SegmentsAtTime.SegmentLocation(segmentId=each, offset=0) for each in found]
+        )
+
+    def following(request: Any) -> Any:
+        stream_of(request)
+        return pb.SuccessorResponse()
+
+    controller.answers |= {"getSegments": heads, "getSegmentsImmediatelyFollowing": following}
+    config = group_config({STREAM: None, other: None}, group_refresh_ms=10, automatic_checkpoint_ms=20)
+    await ReaderGroupManager(context, "s").create("g", config)
+    group = await ReaderGroupManager(context, "s").open("g")
+    reader = await readers("r")
+    fill(store, 0, b"a")
+    assert sorted(await read_until(reader, 3)) == [b"a", b"u", b"u"]
+    gone = True
+    for each in (0, 1):
+        del store.segments[other.segment(each)]
+    store.drop_all()
+    await fails(reader, SegmentTruncatedError)
+    async with asyncio.timeout(DEADLINE_S):
+        while (await group.state()).segment_count > 1:
+            assert all(item.checkpoint for item in await reader.read_events(10, 20)), "reported once"
+    async with store.grown:
+        fill(store, 0, b"b")
+        store.grown.notify_all()
+    assert await read_until(reader, 1) == [b"b"]
 
 
 async def test_a_slice_of_a_dropped_segment_is_not_empty_but_an_error(store: Any, context: ClientContext) -> None:
