@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.common import call_deadline, limits
-from tailrace.common.errors import DeadlineError, TailraceError, UnavailableError
+from tailrace.common.errors import DeadlineError, IllegalStateError, TailraceError, UnavailableError
 
 if TYPE_CHECKING:
     from tailrace.common.ports import Entropy
@@ -19,6 +19,15 @@ E = TypeVar("E", bound=TailraceError)
 def without_traceback(error: E) -> E:
     """Return the error without its traceback: an error that is raised many times would collect tracebacks."""
     return error.with_traceback(None)
+
+
+def as_known(error: Exception, work: str) -> TailraceError:
+    """Return the error that ends a background task, for those who wait for its work: nobody else would see it."""
+    if isinstance(error, TailraceError):
+        return error
+    known = IllegalStateError(f"{work} ended with an unexpected error: {type(error).__name__}: {error}")
+    known.__cause__ = error
+    return known
 
 
 class Backoff:

@@ -94,7 +94,6 @@ class HistoryCalls(Caller):
             sealed_ms=reply.sealedMs or None,
         )
 
-
     async def stream_cuts(self, stream: StreamName, from_ms: int = 0, to_ms: int = 0) -> tuple[TimedCut, ...]:
         """Return the cuts that retention recorded around a span of time, oldest first (docs/controller.md#retention).
 

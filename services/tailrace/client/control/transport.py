@@ -138,7 +138,17 @@ class GrpcTransport:
         return answer
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        value = self._authorization() if callable(self._authorization) else self._authorization
+        value = self._authorization
+        if callable(value):
+            try:
+                value = value()
+            except TailraceError:
+                raise
+            except Exception as error:  # for example, its file is being replaced
+                reason = f"{type(error).__name__}: {error}"
+                raise UnavailableError(f"the function for the authorization failed: {reason}") from error
+        if isinstance(value, str) and not (value.isascii() and value.isprintable()):
+            raise BadRequestError("the authorization has characters that a header cannot carry, such as a line end")
         return (("authorization", value),) if value else ()
 
     def _check_open(self) -> None:

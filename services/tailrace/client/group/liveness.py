@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+import structlog
+
 from tailrace.client.group.state import records as r
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, IllegalStateError, NotFoundError, TailraceError
@@ -17,6 +19,9 @@ from tailrace.common.errors import BadRequestError, IllegalStateError, NotFoundE
 if TYPE_CHECKING:
     from tailrace.client.group.state.state import GroupState
     from tailrace.common.ports import Entropy
+
+
+_LOG = structlog.get_logger(__name__)
 
 
 class Watch:
@@ -87,6 +92,9 @@ class HeartbeatWriter:
                 return  # the client is closed or the group deleted
             except TailraceError:
                 continue  # the reader's read calls meet and report the same trouble
+            except Exception as error:  # nobody waits for this task: without a beat others take the segments
+                reason = f"{type(error).__name__}: {error}"
+                _LOG.warning("heartbeat_not_written", reader=self._reader, reason=reason, exc_info=True)
 
     async def stop(self) -> None:
         """Stop; a second call does nothing."""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tailrace.client.retry import without_traceback
+from tailrace.client.retry import as_known, without_traceback
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits
 from tailrace.common.errors import (
@@ -139,9 +139,9 @@ class SegmentInput:
                     raise CorruptionError(f"{self.segment} at {self._fetched_to}", "the last event is cut off")
                 if read.end or self._events:
                     self._changed()
-        except TailraceError as error:
+        except Exception as error:  # the next `take` raises it
             self._rest.clear()
-            self._error = error
+            self._error = as_known(error, f"the reading of {self.segment}")
             self._changed()
 
     async def _parse(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tailrace.client.retry import Backoff
+from tailrace.client.retry import Backoff, as_known
 from tailrace.client.writer.append_blocks import Block, Run
 from tailrace.client.writer.large_events import append_large_event
 from tailrace.common import limits
@@ -42,8 +42,8 @@ _UNKNOWN_WRITER: Final = -(2**63)
 class SegmentWriter:
     """Write to one segment.
 
-    ``gone`` is called once, as the last callback, when the segment cannot be written to, for example because it is
-    sealed; it takes the events back with `take_back` or fails them. ``progress`` gets the number of bytes that were
+    ``gone`` is called as the last callback, when the segment cannot be written to, for example because it is sealed; it
+    takes the events back with `take_back` or fails them. If it raises an error, it is called again with that one. ``progress`` gets the number of bytes that were
     acknowledged or failed. ``pack`` encodes the events of a block.
     """
 
@@ -181,9 +181,9 @@ class SegmentWriter:
         assert self._connection is not None
         try:
             length = await append_large_event(self._context, self._connection, self.segment, self._pack(block.events))
-        except TailraceError as error:
+        except Exception as error:
             self._large = None
-            self._report(error)
+            self._report(as_known(error, f"the writing of a large event to {self.segment}"))
             return
         self._large = None
         self.acknowledged_length = max(self.acknowledged_length, length)
@@ -235,7 +235,15 @@ class SegmentWriter:
     # -- connecting ---------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Keep the writer connected while it has events, until its segment is gone or it is closed."""
+        """Write until the segment is gone or the writer is closed."""
+        try:
+            await self._gone(self, await self._write())
+        except Exception as error:
+            self._leave()
+            await self._gone(self, as_known(error, f"the writer of {self.segment}"))
+
+    async def _write(self) -> TailraceError:
+        """Keep the writer connected while it has events; return why the segment cannot be written to any more."""
         backoff = Backoff(self._context.entropy)
         while True:
             await self._wanted.wait()
@@ -247,8 +255,7 @@ class SegmentWriter:
                     await asyncio.wait(
                         [self._large]
                     )  # else its event could be stored here and be written to another segment too
-                await self._gone(self, error)
-                return
+                return error
             if isinstance(error, WrongHostError | ConnectionLostError):
                 self._context.segments.forget(self.segment)
             self._notice(error)

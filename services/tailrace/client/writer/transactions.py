@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from tailrace.client.control.transactions import NO_TIMESTAMP
 from tailrace.client.model import PingStatus, SegmentRange, StreamName, TransactionState
-from tailrace.client.retry import Backoff
+from tailrace.client.retry import Backoff, as_known
 from tailrace.client.writer.event_writer import say_farewell
 from tailrace.client.writer.routed_writer import RoutedWriter
 from tailrace.client.writer.segment_writer import SegmentWriter
@@ -151,6 +151,9 @@ class Transaction(RoutedWriter):
                 if isinstance(error, IllegalStateError) and not isinstance(error, _NotOpenError):
                     continue  # INTERNAL is an error of the controller, not of the transaction
                 self._fail(error)
+                return
+            except Exception as error:
+                self._fail(as_known(error, f"the extension of the lease of {self._target}"))
                 return
 
     def _writer_of(self, identifier: int) -> SegmentWriter:

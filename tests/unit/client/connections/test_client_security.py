@@ -27,6 +27,8 @@ from tailrace.client import (
 )
 from tailrace.client.connections.tokens import TokenSource, expiry_ms
 from tailrace.client.context import ClientContext
+from tailrace.client.control.controller import ControllerClient
+from tailrace.client.control.transport import GrpcTransport
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, PermissionDeniedError, TokenExpiredError, UnavailableError
@@ -128,6 +130,36 @@ async def test_the_blocking_client_takes_the_same_options(cluster: Cluster, stor
     await asyncio.to_thread(work)
     assert b"secret" in store.segments[SEGMENT].data
     assert set(cluster.authorizations) == {""}
+
+
+@pytest.mark.parametrize("cluster", ["server.pem"], indirect=True)
+async def test_a_function_for_the_authorization_that_fails_is_called_again(cluster: Cluster) -> None:
+    failures: list[Exception] = [FileNotFoundError("token"), PermissionDeniedError("as it is"), ValueError("token")]
+
+    def token() -> str:
+        if failures:
+            raise failures.pop()
+        return "Bearer x"
+
+    transport = GrpcTransport(cluster.address, tls=options(None), authorization=token)
+    request = pb.StreamInfo(scope="s", stream="t")
+    client = ControllerClient(transport)
+    try:
+        with pytest.raises(UnavailableError, match="authorization failed: ValueError: token"):
+            await transport.call("getCurrentSegments", request, pb.SegmentRanges, DEADLINE_S)
+        with pytest.raises(PermissionDeniedError, match="as it is"):
+            await transport.call("getCurrentSegments", request, pb.SegmentRanges, DEADLINE_S)
+        assert len(await client.current_segments(STREAM)) == 1
+    finally:
+        await client.close()
+    assert cluster.authorizations == ["Bearer x"]
+
+
+async def test_an_authorization_that_no_header_can_carry_is_refused() -> None:
+    transport = GrpcTransport("tcp://127.0.0.1:1", authorization=lambda: "Bearer x\n")
+    with pytest.raises(BadRequestError, match="line end"):
+        await transport.call("getCurrentSegments", pb.StreamInfo(), pb.SegmentRanges, DEADLINE_S)
+    await transport.close()
 
 
 def test_unusable_files_are_named(tmp_path: Path) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.client.group.liveness import Watch
+from tailrace.client.group.liveness import HeartbeatWriter, Watch
 from tailrace.client.group.state import records as r
 from tailrace.client.group.state.codec import decode_record, encode_batch, encode_initial
 from tailrace.client.group.state.state import GroupState, compact, initial_state, replay
 from tailrace.client.model import ReaderGroupConfig
+from tailrace.common import limits
+from tailrace.common.errors import UnavailableError
+from tailrace.common.real_ports import SystemEntropy
 
 DEAD_AFTER_S = 10.0
 
@@ -44,6 +50,22 @@ def test_an_outage_of_the_observer_is_not_silence_of_the_others() -> None:
     watch = Watch(DEAD_AFTER_S)
     assert [watch.look(state, now) for now in (0.0, 4.0, 60.0, 65.0, 69.0)] == [{}] * 5
     assert set(watch.look(state, 70.0)) == {"a"}
+
+
+async def test_heartbeats_go_on_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "READER_DEAD_AFTER_MIN_S", 0.001)
+    writer, third = HeartbeatWriter(SystemEntropy(), "a", 0.06), asyncio.Event()
+    errors = [ZeroDivisionError("a defect"), UnavailableError("away")]
+
+    async def write() -> None:
+        if errors:
+            raise errors.pop(0)
+        third.set()
+
+    writer.start(write)
+    async with asyncio.timeout(20):
+        await third.wait()
+    await writer.stop()
 
 
 @given(gaps=st.lists(st.floats(0.1, 5.0), max_size=60), every=st.integers(1, 2))

@@ -120,6 +120,22 @@ async def test_a_container_that_stops_cuts_no_record_off(store: Any, context: Cl
     assert [entry.payload for entry in await stream.read_from(0)] == [b"one", b"two"]
 
 
+async def test_a_reading_that_ends_with_an_unexpected_error_is_reported_and_begun_again(
+    store: Any, controller: Any, context: ClientContext
+) -> None:
+    def broken(_: object) -> object:
+        raise ZeroDivisionError("a defect")
+
+    controller.begin((0, 0.0, 1.0))
+    fill(store, 0, b"a")
+    controller.answers["getURI"] = broken
+    async with asyncio.timeout(DEADLINE_S), SegmentReader(context, SEGMENT, 0) as reader:
+        with pytest.raises(IllegalStateError, match="ZeroDivisionError: a defect"):
+            await reader.read()
+        del controller.answers["getURI"]
+        assert await reader.read() == [b"a"]
+
+
 # -- segments that vanish, cuts -------------------------------------------------------------------------------------
 
 

@@ -117,6 +117,20 @@ async def test_a_refused_ping_ends_the_transaction(controller: Any, writer: Tran
         transaction.write_event(b"x")
 
 
+async def test_a_ping_that_fails_unexpectedly_ends_the_transaction(controller: Any, context: ClientContext) -> None:
+    def broken(_: object) -> object:
+        raise ZeroDivisionError("a defect")
+
+    controller.begin((0, 0.0, 1.0))
+    controller.answers["pingTransaction"] = broken
+    async with TransactionalWriter(context, STREAM, lease_ms=30) as writer:
+        transaction = await writer.begin()
+        async with asyncio.timeout(20):
+            await asyncio.wait([transaction._pinger])
+        with pytest.raises(IllegalStateError, match="ZeroDivisionError: a defect"):
+            transaction.write_event(b"x")
+
+
 async def test_an_open_transaction_is_resumed(
     store: Any, controller: Any, writer: TransactionalWriter, split: Split
 ) -> None:

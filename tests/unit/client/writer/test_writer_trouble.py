@@ -129,6 +129,26 @@ async def test_a_frozen_server_is_left_when_the_controller_names_another(
         await other.stop()
 
 
+async def test_an_unexpected_error_ends_the_writer_and_fails_its_events(
+    store: Any, controller: Any, writer: EventWriter
+) -> None:
+    await writer.write_event(b"a", "k")
+
+    def broken(_: object) -> object:
+        raise ZeroDivisionError("a defect")
+
+    controller.answers["getURI"] = broken
+    store.drop_all()
+    hold_appends(store)
+    written = writer.write_event(b"b", "k")
+    async with asyncio.timeout(DEADLINE_S):
+        for waiting in (written, writer.flush()):
+            with pytest.raises(IllegalStateError, match="ZeroDivisionError: a defect"):
+                await waiting
+    with pytest.raises(IllegalStateError, match="ZeroDivisionError: a defect"):
+        writer.write_event(b"c", "k")
+
+
 async def test_an_idle_writer_asks_for_nothing(
     store: Any, controller: Any, writer: EventWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
