@@ -256,6 +256,7 @@ CLIENT_BACKOFF_INITIAL_S: Final = 0.02
 CLIENT_BACKOFF_MAX_S: Final = 1.0
 CLIENT_KEEP_ALIVE_S: Final = 10.0  # idle time after which a KeepAlive is sent
 CLIENT_SILENCE_MAX_S: Final = 40.0  # without a byte from the peer although one is due: the connection is dead
+CLIENT_PING_REPLY_S: Final = 20.0  # for a controller's reply to a ping, else the connection is dead
 BLOCKING_CLOSE_DEADLINE_S: Final = 10.0  # for the thread of a blocking client to end what still runs
 CLIENT_REQUESTS_IN_FLIGHT_MAX: Final = 10_000  # per connection
 CLIENT_WRITE_BUFFER_MAX_BYTES: Final = 4 * MIB  # unsent bytes of a connection before writers wait

@@ -70,7 +70,7 @@ class ControllerTransport(Protocol):
 
 
 class GrpcTransport:
-    """Calls over gRPC; with several addresses, it tries the next one when one is unreachable.
+    """Calls over gRPC; with several addresses, it tries the next one when one is unreachable or falls silent.
 
     Raises BadRequestError for a malformed address or unusable TLS files.
     """
@@ -93,6 +93,10 @@ class GrpcTransport:
                 ("grpc.initial_reconnect_backoff_ms", int(limits.CLIENT_BACKOFF_INITIAL_S * 1000)),
                 ("grpc.min_reconnect_backoff_ms", int(limits.CLIENT_BACKOFF_INITIAL_S * 1000)),
                 ("grpc.max_reconnect_backoff_ms", int(limits.CLIENT_BACKOFF_MAX_S * 1000)),
+                # Pings during calls only, and after two without other frames one a minute: Java's servers allow no more.
+                ("grpc.keepalive_time_ms", int(limits.CLIENT_KEEP_ALIVE_S * 1000)),
+                ("grpc.keepalive_timeout_ms", int(limits.CLIENT_PING_REPLY_S * 1000)),
+                ("grpc.http2.ping_timeout_ms", int(limits.CLIENT_PING_REPLY_S * 1000)),
             ]
             if self._credentials is not None:
                 if self._server_name is not None:
@@ -131,7 +135,7 @@ class GrpcTransport:
                 self._check_open()  # closing the channel cancelled the call, not the caller
             raise
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
+            if error.code() is grpc.StatusCode.UNAVAILABLE and self._targets[0] == target:  # once for all its calls
                 self._targets.append(self._targets.pop(0))
             name = _error_name(error.trailing_metadata() or ())
             raise error_of_status(error.code().value[0], error.details() or "", target, name) from error

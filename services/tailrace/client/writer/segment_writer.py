@@ -43,8 +43,8 @@ class SegmentWriter:
     """Write to one segment.
 
     ``gone`` is called as the last callback, when the segment cannot be written to, for example because it is sealed; it
-    takes the events back with `take_back` or fails them. If it raises an error, it is called again with that one. ``progress`` gets the number of bytes that were
-    acknowledged or failed. ``pack`` encodes the events of a block.
+    takes the events back with `take_back` or fails them. If it raises an error, it is called again with that one.
+    ``progress`` gets the number of bytes that were acknowledged or failed. ``pack`` encodes the events of a block.
     """
 
     def __init__(

@@ -217,6 +217,36 @@ async def test_closing_the_client_ends_its_calls_as_closed() -> None:
         await server.stop(grace=None)
 
 
+async def test_a_controller_that_falls_silent_is_left_for_the_next_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host is gone without a word: the connection stays, and nothing arrives on it."""
+    monkeypatch.setattr(limits, "CLIENT_KEEP_ALIVE_S", 0.2)
+    monkeypatch.setattr(limits, "CLIENT_PING_REPLY_S", 0.2)
+
+    async def fall_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))  # empty SETTINGS of HTTP/2
+        while await reader.read(65536):
+            pass
+        writer.close()
+
+    async def exists(request: bytes, context: Any) -> bytes:
+        return pb.ExistsResponse(exists=True).SerializeToString()
+
+    silent = await asyncio.start_server(fall_silent, "127.0.0.1", 0)
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(exists)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"checkScopeExists": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    client = ControllerClient(f"tcp://127.0.0.1:{silent.sockets[0].getsockname()[1]},127.0.0.1:{port}")
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            assert await asyncio.gather(client.scope_exists("s"), client.scope_exists("t")) == [True, True]
+    finally:
+        await client.close()
+        await server.stop(grace=None)
+        silent.close()
+
+
 async def test_a_controller_in_trouble_does_not_end_a_writer(
     controller: Any, context: ClientContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
