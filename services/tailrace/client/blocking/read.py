@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+import asyncio
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tailrace.client.blocking.portal import next_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from tailrace.client.blocking.portal import Portal
     from tailrace.client.byte_stream import ByteStreamReader
@@ -17,13 +18,21 @@ if TYPE_CHECKING:
     from tailrace.client.reader.time_windows import TimeWindow
     from tailrace.client.tables import KeyValueTable, TableKeyParts, TableValue
 
+T = TypeVar("T")
+
 
 class BlockingEventReader:
-    """The blocking form of `EventReader`."""
+    """The blocking form of `EventReader`.
+
+    A read whose caller was interrupted, as by Ctrl-C, may end with a result that nobody gets. The next call takes it
+    back first, so that no event is lost.
+    """
 
     def __init__(self, portal: Portal, reader: EventReader) -> None:
         self._run = portal.run
         self._reader = reader
+        self._turn = asyncio.Lock()  # an interrupted call may still be ending when the next one begins
+        self._undelivered = False
 
     def __enter__(self) -> Self:
         return self
@@ -33,26 +42,49 @@ class BlockingEventReader:
 
     def read_events(self, max_events: int, timeout_ms: int) -> list[EventRead]:
         """Return events of one segment, or one checkpoint; nothing when none arrived in time."""
-        return self._run(self._reader.read_events(max_events, timeout_ms))
+        return self._read(lambda: self._reader.read_events(max_events, timeout_ms))
 
     def read_event(self, timeout_ms: int) -> EventRead | None:
         """Return the next event or checkpoint."""
-        return self._run(self._reader.read_event(timeout_ms))
+        return self._read(lambda: self._reader.read_event(timeout_ms))
 
     def events(self, *, idle_ms: int) -> Iterator[EventRead]:
         """Yield events until none arrived for `idle_ms`."""
         source = self._reader.events(idle_ms=idle_ms)
-        while (item := self._run(next_of(source))) is not None:
+        while (item := self._read(lambda: next_of(source))) is not None:
             yield item
+
+    def _read(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Run a read call; what it returns counts as delivered when it has arrived in the caller's thread."""
+
+        async def work() -> T:
+            result = await make()
+            self._undelivered = True
+            return result
+
+        result = self._run(self._after_the_last_call(work))
+        self._undelivered = False
+        return result
+
+    async def _after_the_last_call(self, make: Callable[[], Awaitable[T]]) -> T:
+        async with self._turn:
+            if self._undelivered:
+                self._undelivered = False
+                self._reader.take_back()
+            return await make()
 
     @property
     def position(self) -> Position:
         """Return the position after all returned events."""
-        return self._reader.position
+
+        async def work() -> Position:
+            return self._reader.position
+
+        return self._run(self._after_the_last_call(work))
 
     def time_window(self, stream: str | StreamName) -> TimeWindow:
         """Return between which times the group's next events of a stream are (docs/client.md#time-windows)."""
-        return self._run(self._reader.time_window(stream))
+        return self._run(self._after_the_last_call(lambda: self._reader.time_window(stream)))
 
     @property
     def end_of_data(self) -> bool:
@@ -61,7 +93,7 @@ class BlockingEventReader:
 
     def close(self) -> None:
         """Leave the group."""
-        self._run(self._reader.close())
+        self._run(self._after_the_last_call(self._reader.close))
 
 
 class BlockingByteStreamReader:

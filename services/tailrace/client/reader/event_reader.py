@@ -89,6 +89,7 @@ class EventReader:
         self._ended: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._answering: str | None = None
+        self._last_given: EventBatch | None = None
         self._leaving_at: dict[str, int] | None = None
 
     async def start(self, *, first_acquire_s: float = 0.0) -> Self:
@@ -130,15 +131,17 @@ class EventReader:
             raise BadRequestError(f"max_events is {max_events}, allowed are 1 to {limits.READER_EVENTS_PER_READ_MAX}")
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + timeout_ms / 1000
+        self._last_given = None
         while True:
             self._changed.clear()
             checkpoint = await self._keep_up()
             if checkpoint is not None:
                 self._answering = checkpoint
-                return EventBatch("", 0, [], checkpoint)
-            batch = await self._next_batch(max_events)
-            if batch is not None:
-                return batch
+                self._last_given = EventBatch("", 0, [], checkpoint)
+            else:
+                self._last_given = await self._next_batch(max_events)
+            if self._last_given is not None:
+                return self._last_given
             if loop.time() >= ends_at_s:
                 return None
             await self._wait(min(ends_at_s, self._joined().next_look_s()))
@@ -188,7 +191,18 @@ class EventReader:
             return None
         offset = source.offset
         events = source.take(1)
+        self._last_given = EventBatch(segment, offset, events)
         return EventRead(events[0], segment, offset, source.offset) if events else None
+
+    def take_back(self) -> None:
+        """Undo the last read call, whose result the application did not get: the next one returns it again."""
+        given, self._last_given = self._last_given, None
+        if given is None:
+            return
+        if given.checkpoint is not None:
+            self._answering = None
+        elif given.segment in self._inputs:
+            self._inputs[given.segment].take_back(given.events)
 
     async def _next_batch(self, max_events: int) -> EventBatch | None:
         """Return what `_take` does. Of a truncated stream only the first error is raised, with all that is missed."""

@@ -95,6 +95,11 @@ class SegmentInput:
             self._room.set()
         return taken
 
+    def take_back(self, events: list[bytes]) -> None:
+        """Undo the last `take`, which returned these events: the next one returns them again."""
+        self.offset -= sum(map(len, events)) + EVENT_HEADER_BYTES * len(events)
+        self._events, self._next = events + self._events[self._next :], 0
+
     def _before_end(self, events: list[bytes]) -> list[bytes]:
         """Return the events that begin before the end offset."""
         offset = self.offset
@@ -148,7 +153,7 @@ class SegmentInput:
         """Parse the fetched bytes when all earlier events were returned."""
         if len(self._rest) < self._bytes_of_next_event():
             return
-        if self._events:
+        while self._events:
             self._room.clear()
             self._changed()
             await self._room.wait()

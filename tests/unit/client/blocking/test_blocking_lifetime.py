@@ -19,6 +19,7 @@ from tailrace.client import BlockingClient, StreamName, group_config
 from tailrace.client.blocking.portal import Portal
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, IllegalStateError, TailraceError
+from tailrace.kernel import pack_events
 from tailrace.wire import commands as c
 
 STREAM = StreamName("s", "t")
@@ -77,6 +78,59 @@ async def test_a_closed_client_refuses_calls(client: BlockingClient) -> None:
     for call in (client.streams.list_scopes, writer.flush):
         with pytest.raises(IllegalStateError, match="closed"):
             await in_thread(call)
+
+
+async def interrupted(reader: Any, call: Any, *arguments: Any) -> None:
+    """Make a call whose caller an interrupt, as of Ctrl-C, meets when the call has ended on the client's loop."""
+    run = reader._run
+
+    def run_and_interrupt(work: Any) -> Any:
+        run(work)
+        raise KeyboardInterrupt
+
+    reader._run = run_and_interrupt
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            await in_thread(call, *arguments)
+    finally:
+        reader._run = run
+
+
+GROUP = group_config({STREAM: None}, group_refresh_ms=10, automatic_checkpoint_ms=-1)
+
+
+@pytest.mark.parametrize("iterate", [False, True])
+async def test_events_of_an_interrupted_read_are_not_lost(iterate: bool, store: Any, client: BlockingClient) -> None:
+    store.segments[STREAM.segment(0)].data += pack_events([b"%d" % i for i in range(6)])
+    await in_thread(client.reader_groups("s").create, "g", GROUP)
+    reader = await in_thread(client.reader, "s", "g", "r1")
+    got = await in_thread(reader.read_events, 2, 20_000)
+    if iterate:
+        await interrupted(reader, next, reader.events(idle_ms=20_000))
+    else:
+        await interrupted(reader, reader.read_events, 2, 20_000)
+    assert (await in_thread(lambda: reader.position)).positions == {STREAM.segment(0): 18}
+    got += await in_thread(reader.read_events, 1, 20_000)
+    await interrupted(reader, reader.read_events, 2, 20_000)
+    await in_thread(reader.close)
+    heir = await in_thread(client.reader, "s", "g", "r2")
+    while len(got) < 6:
+        got += await in_thread(heir.read_events, 6, 20_000)
+    await in_thread(heir.close)
+    assert [item.event for item in got] == [b"%d" % i for i in range(6)]
+
+
+async def test_a_checkpoint_of_an_interrupted_read_is_returned_again(client: BlockingClient) -> None:
+    await in_thread(client.reader_groups("s").create, "g", GROUP)
+    group = await in_thread(client.reader_groups("s").open, "g")
+    reader = await in_thread(client.reader, "s", "g", "r1")
+    asking = asyncio.create_task(in_thread(lambda: group.checkpoint("cp", deadline_s=DEADLINE_S)))
+    await interrupted(reader, reader.read_event, 20_000)
+    assert (await in_thread(reader.read_event, 20_000)).checkpoint == "cp"
+    while not asking.done():
+        assert await in_thread(reader.read_event, 20) is None
+    await asking
+    await in_thread(reader.close)
 
 
 async def test_a_call_from_the_clients_own_thread_does_not_wait_for_itself() -> None:
