@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.client.config import ClientConfig, TlsOptions
+from tailrace.client.config import ClientConfig
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.connections.tokens import TokenSource
 from tailrace.client.control.controller import ControllerClient
-from tailrace.client.control.transport import GrpcTransport, parse_controller_uri
+from tailrace.client.control.transport import GrpcTransport
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 
 if TYPE_CHECKING:
-    from tailrace.client.config import Authorization
+    from tailrace.client.config import Authorization, TlsOptions
     from tailrace.client.control.transport import ControllerTransport
     from tailrace.common.ports import Clock, Entropy
 
@@ -22,7 +22,7 @@ class ClientContext:
     """The shared part of writers, readers and managers; close it after them.
 
     ``controller`` is an address, a `ClientConfig`, or a transport. With a transport, `tls` and `authorization` apply to
-    the segment stores. Raises BadRequestError for a malformed address or unusable TLS files.
+    the segment stores; without `tls` they get that of a `GrpcTransport`. Raises BadRequestError for a malformed address or unusable TLS files.
     """
 
     def __init__(
@@ -36,11 +36,12 @@ class ClientContext:
     ) -> None:
         config = ClientConfig(controller, tls, authorization) if isinstance(controller, str) else controller
         if isinstance(config, ClientConfig):
-            uses_tls = parse_controller_uri(config.controller)[1]
-            tls, authorization = config.tls or (TlsOptions() if uses_tls else None), config.authorization
+            tls, authorization = config.tls, config.authorization
             transport: ControllerTransport = GrpcTransport(config.controller, tls=tls, authorization=authorization)
         else:
             transport = config
+        if tls is None and isinstance(transport, GrpcTransport):
+            tls = transport.tls
         self.clock: Clock = clock or SystemClock()
         self.entropy: Entropy = entropy or SystemEntropy()
         self.pool = ConnectionPool(tls.context() if tls else None, tls.server_name if tls else None)

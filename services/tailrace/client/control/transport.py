@@ -72,15 +72,16 @@ class ControllerTransport(Protocol):
 class GrpcTransport:
     """Calls over gRPC; with several addresses, it tries the next one when one is unreachable or falls silent.
 
+    ``tls``: with which options it uses TLS; None for plaintext.
+
     Raises BadRequestError for a malformed address or unusable TLS files.
     """
 
     def __init__(self, uri: str, *, tls: TlsOptions | None = None, authorization: Authorization | None = None) -> None:
         self._targets, uses_tls = parse_controller_uri(uri)
         self._authorization = authorization
-        options = tls or (TlsOptions() if uses_tls else None)
-        self._credentials = None if options is None else options.channel_credentials()
-        self._server_name = None if options is None else options.server_name
+        self.tls = tls or (TlsOptions() if uses_tls else None)
+        self._credentials = None if self.tls is None else self.tls.channel_credentials()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._closed = False
 
@@ -99,8 +100,8 @@ class GrpcTransport:
                 ("grpc.http2.ping_timeout_ms", int(limits.CLIENT_PING_REPLY_S * 1000)),
             ]
             if self._credentials is not None:
-                if self._server_name is not None:
-                    options.append(("grpc.ssl_target_name_override", self._server_name))
+                if self.tls is not None and self.tls.server_name is not None:
+                    options.append(("grpc.ssl_target_name_override", self.tls.server_name))
                 channel = grpc.aio.secure_channel(target, self._credentials, options=options)
             else:
                 channel = grpc.aio.insecure_channel(target, options=options)

@@ -16,6 +16,7 @@ import pytest
 
 from harness.localtransport import LocalTransport
 from harness.pauses import PausesPastAnyDeadline
+from tailrace.cli.session import connected
 from tailrace.client import (
     BlockingClient,
     Client,
@@ -29,6 +30,7 @@ from tailrace.client.connections.tokens import TokenSource, expiry_ms
 from tailrace.client.context import ClientContext
 from tailrace.client.control.controller import ControllerClient
 from tailrace.client.control.transport import GrpcTransport
+from tailrace.client.types import Endpoint
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, PermissionDeniedError, TokenExpiredError, UnavailableError
@@ -38,6 +40,7 @@ from tailrace.wire import commands as c
 STREAM = StreamName("s", "t")
 SEGMENT = STREAM.segment(0)
 TLS = Path(__file__).parent / "tls"
+TLS_HANDSHAKE = b"\x16"  # the first byte of a connection with TLS
 SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
 DEADLINE_S = 10.0
 
@@ -119,6 +122,40 @@ async def test_a_certificate_for_another_name_is_refused(cluster: Cluster, store
             await context.pool.get(store.endpoint)
     finally:
         await context.close()
+
+
+@pytest.mark.parametrize("cluster", ["server.pem"], indirect=True)
+async def test_the_tls_of_a_transport_is_that_of_the_segment_stores(cluster: Cluster, store: Any) -> None:
+    context = ClientContext(GrpcTransport(cluster.address, tls=options(None)))
+    try:
+        async with asyncio.timeout(DEADLINE_S), EventWriter(context, STREAM) as writer:
+            await writer.write_event(b"secret", "k")
+    finally:
+        await context.close()
+    assert b"secret" in store.segments[SEGMENT].data
+
+
+@pytest.mark.parametrize(("scheme", "tls"), [("tcp", False), ("tls", True)])
+async def test_commands_use_tls_to_segment_stores_when_the_address_says_so(
+    scheme: str, tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def look(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not first.done():
+            first.set_result(await reader.read(1))
+        writer.close()
+
+    async def reachable(*_: Any) -> bool:
+        return True
+
+    monkeypatch.setattr("tailrace.cli.session.check_reachable", reachable)
+    monkeypatch.setattr(GrpcTransport, "wait_ready", reachable)
+    listener = await asyncio.start_server(look, "127.0.0.1", 0)
+    async with listener, connected(f"{scheme}://127.0.0.1:1") as context:
+        with pytest.raises(UnavailableError):
+            await context.pool.get(Endpoint(*listener.sockets[0].getsockname()[:2]))
+    assert (first.result() == TLS_HANDSHAKE) == tls
 
 
 @pytest.mark.parametrize("cluster", ["server.pem"], indirect=True)
