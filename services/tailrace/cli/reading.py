@@ -17,10 +17,12 @@ from tailrace.client.group.reader_group import ReaderGroupManager, group_config
 from tailrace.client.model import StreamName
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.stream_manager import StreamManager
+from tailrace.common import names
 from tailrace.common.errors import (
     BadRequestError,
     NoSuchReaderGroupError,
     NoSuchStreamError,
+    NotFoundError,
     SegmentTruncatedError,
     UnavailableError,
 )
@@ -41,6 +43,58 @@ SEGMENTS_MEASURED_MAX: Final = 1000
 LEAVE_TEMPORARY_S: Final = 2.0
 LEAVE_SHARED_S: Final = 10.0
 """Longer, because a reader that did not leave keeps its segments from other readers."""
+
+
+SEGMENTS_TO_COME_S: Final = 10.0
+"""For which a read waits at least for segments that it is to read, or for two automatic checkpoints."""
+
+
+class _SegmentsToCome:
+    """Segments that a reader does not have yet: those of no reader, and the successors of what it read to the end."""
+
+    def __init__(self, client: ClientContext, group: str, reader: EventReader, checkpoint_ms: int) -> None:
+        self._client = client
+        self._group = group
+        self._reader = reader
+        self._wait_s = max(SEGMENTS_TO_COME_S, 2 * checkpoint_ms / 1000)
+        self._until_s: float | None = None
+        self._has_successors: dict[str, bool] = {}
+
+    def timeout_ms(self, idle_ms: int) -> int:
+        """Return how long the next read may wait."""
+        return idle_ms if self._until_s is None else max(idle_ms, LOOK_MS)
+
+    def note_progress(self) -> None:
+        """Begin the wait again: there was an event, or a checkpoint."""
+        self._until_s = None
+
+    async def are_awaited(self) -> bool:
+        """Return whether there are some, and the wait for them is not over."""
+        if not self._reader.unassigned_segments and not await self._successors():
+            return False
+        now_s = asyncio.get_running_loop().time()
+        if self._until_s is None:
+            self._until_s = now_s + self._wait_s
+        if now_s < self._until_s:
+            return True
+        note(
+            f"tailrace: reader group {self._group} has segments that no reader has yet, perhaps with events; "
+            "readers get to what follows a scale at the group's next checkpoint"
+        )
+        return False
+
+    async def _successors(self) -> bool:
+        """Return whether segments follow those that were read to the end, and were not deleted."""
+        for segment in self._reader.ended_segments:
+            if segment not in self._has_successors:
+                name = names.parse_segment_name(segment)
+                stream = StreamName(name.scope, name.stream)
+                try:
+                    found = await self._client.controller.successors(stream, name.identifier)
+                except NotFoundError:
+                    found = []
+                self._has_successors[segment] = bool(found)
+        return any(self._has_successors[segment] for segment in self._reader.ended_segments)
 
 
 async def read_with_temporary_group(
@@ -70,7 +124,7 @@ async def read_with_temporary_group(
         await remove_groups_left_behind(client, stream.scope, group)
         # No bar when events are printed on a terminal.
         with progress_bar(f"reading {stream}", total, shown=total is not None and not _is_terminal()) as bar:
-            await _read(client, stream, group, write, bar, limit=limit, idle_ms=None)
+            await _read(client, stream, group, write, bar, limit=limit, idle_ms=None, checkpoint_ms=CHECKPOINT_MS)
     finally:
         await tidy_up(manager.delete(group))
 
@@ -86,18 +140,24 @@ async def read_with_group(
     limit: int | None,
     idle_ms: int,
 ) -> None:
-    """Join a group, created if missing; without `follow` read until no event arrives for `idle_ms`."""
+    """Join a group, created if missing; without `follow` read until no event arrives for `idle_ms`.
+
+    It then goes on while there are segments to come, as after a scale.
+    """
     await _check_exists(client, stream)
     manager = ReaderGroupManager(client, stream.scope)
     config = await _config_of(client, stream.scope, group)
     if config is None:
         start = await _start_cut(client, stream, begin) if begin is not None else None
-        await manager.create(group, group_config({stream: start}))
+        config = group_config({stream: start})
+        await manager.create(group, config)
     elif str(stream) not in config.starting:
         raise BadRequestError(f"reader group {stream.scope}/{group} does not read {stream}")
     elif begin is not None:
         raise BadRequestError(f"reader group {stream.scope}/{group} exists and continues at its position: omit --from")
-    await _read(client, stream, group, write, Bar(), limit=limit, idle_ms=None if follow else idle_ms)
+    checkpoint_ms = config.automatic_checkpoint_ms
+    idle = None if follow else idle_ms
+    await _read(client, stream, group, write, Bar(), limit=limit, idle_ms=idle, checkpoint_ms=checkpoint_ms)
 
 
 async def _config_of(client: ClientContext, scope: str, group: str) -> ReaderGroupConfig | None:
@@ -129,25 +189,30 @@ async def _read(
     *,
     limit: int | None,
     idle_ms: int | None,
+    checkpoint_ms: int,
 ) -> None:
-    """Read until the group's end, `limit` events, or no event for `idle_ms`."""
+    """Read until the group's end, `limit` events, or no event for `idle_ms` and no segments to come."""
     left = limit
     name = f"cli-{uuid.uuid4().hex}"
     reader = EventReader(client, stream.scope, group, name)
     holders = await _holders(client, stream.scope, group, name)
+    to_come = _SegmentsToCome(client, f"{stream.scope}/{group}", reader, checkpoint_ms)
     await reader.start()
     try:
         while left is None or left > 0:
             try:
-                batch = await reader.read_batch(min(BATCH_EVENTS, left or BATCH_EVENTS), idle_ms or LOOK_MS)
+                wait_ms = to_come.timeout_ms(idle_ms or LOOK_MS)
+                batch = await reader.read_batch(min(BATCH_EVENTS, left or BATCH_EVENTS), wait_ms)
             except SegmentTruncatedError as error:
                 note(f"tailrace: events are missed: {error}")
                 continue
+            if batch is not None:
+                to_come.note_progress()
             if batch is not None and batch.events:
                 write(batch.segment, batch.offset, batch.events)
                 bar.advance(sum(map(len, batch.events)) + 8 * len(batch.events))
                 left = None if left is None else left - len(batch.events)
-            elif reader.end_of_data or (batch is None and idle_ms is not None):
+            elif reader.end_of_data or (batch is None and idle_ms is not None and not await to_come.are_awaited()):
                 await _look(holders, at_end=not reader.end_of_data)
                 return
             await _look(holders)

@@ -22,7 +22,9 @@ class ClientContext:
     """The shared part of writers, readers and managers; close it after them.
 
     ``controller`` is an address, a `ClientConfig`, or a transport. With a transport, `tls` and `authorization` apply to
-    the segment stores; without `tls` they get that of a `GrpcTransport`. Raises BadRequestError for a malformed address or unusable TLS files.
+    the segment stores; without `tls` they get that of a `GrpcTransport`.
+
+    Raises BadRequestError for a malformed address or unusable TLS files.
     """
 
     def __init__(

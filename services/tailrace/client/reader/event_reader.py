@@ -343,6 +343,16 @@ class EventReader:
         return await self._windows.window(name, positions, {segment: state.range_of(segment) for segment in positions})
 
     @property
+    def ended_segments(self) -> tuple[str, ...]:
+        """Return the segments that were read to their sealed ends; successors are read after the next checkpoint."""
+        return tuple(segment for segment, offset in self._ended.items() if offset == ENDED_OFFSET)
+
+    @property
+    def unassigned_segments(self) -> int:
+        """Return the number of the group's segments that no reader has."""
+        return len(self._joined().state.unassigned)
+
+    @property
     def end_of_data(self) -> bool:
         """Return whether the group has read everything up to its end cuts."""
         return self._joined().state.end_of_data

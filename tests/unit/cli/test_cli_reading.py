@@ -1,0 +1,77 @@
+"""`tailrace read --group`: when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from harness.localtransport import LocalTransport
+from tailrace.cli import reading
+from tailrace.client.context import ClientContext
+from tailrace.client.group.reader_group import ReaderGroupManager, group_config
+from tailrace.client.group.state import policy
+from tailrace.client.model import StreamName
+from tailrace.kernel import pack_events
+from tailrace.rpc import controller_pb2 as pb
+
+from ..client.conftest import TinyController, TinyStore
+
+STREAM = StreamName("s", "t")
+E1 = 1 << 32
+DEADLINE_S = 60.0
+IDLE_MS = 2000
+
+
+@pytest.fixture
+async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ClientContext]:
+    """A client of a stream that was scaled twice, with an event in each of its segments."""
+    monkeypatch.setattr(policy, "TIME_UNIT_S", 0.01)
+    store = TinyStore()
+    await store.start()
+    controller = TinyController(store)
+    controller.answers["checkStreamExists"] = lambda _: pb.ExistsResponse(exists=True)
+    controller.begin((0, 0.0, 1.0))
+    controller.scale([0], (E1 + 1, 0.0, 1.0))
+    controller.scale([E1 + 1], (2 * E1 + 2, 0.0, 1.0))
+    for epoch, identifier in enumerate((0, E1 + 1, 2 * E1 + 2)):
+        store.segments[STREAM.segment(identifier)].data += pack_events([b"%d" % epoch])
+    context = ClientContext(LocalTransport(controller.handle))
+    yield context
+    await context.close()
+    await store.stop()
+
+
+async def read(client: ClientContext, checkpoint_ms: int) -> list[bytes]:
+    """Read through a group with automatic checkpoints; −1 turns them off."""
+    config = group_config({STREAM: None}, automatic_checkpoint_ms=checkpoint_ms, group_refresh_ms=10)
+    await ReaderGroupManager(client, "s").create("g", config)
+    seen: list[bytes] = []
+    async with asyncio.timeout(DEADLINE_S):
+        await reading.read_with_group(
+            client,
+            STREAM,
+            "g",
+            None,
+            lambda _, __, events: seen.extend(events),
+            follow=False,
+            limit=None,
+            idle_ms=IDLE_MS,
+        )
+    return seen
+
+
+async def test_a_group_is_read_past_the_scales_of_its_stream(
+    client: ClientContext, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await read(client, IDLE_MS + 500) == [b"0", b"1", b"2"]
+    assert capsys.readouterr().err == ""
+
+
+async def test_events_that_are_left_behind_a_scale_are_reported(
+    client: ClientContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reading, "SEGMENTS_TO_COME_S", 0.01)
+    assert await read(client, -1) == [b"0"]
+    assert "reader group s/g has segments that no reader has yet" in capsys.readouterr().err
