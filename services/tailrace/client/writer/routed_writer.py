@@ -86,10 +86,7 @@ class RoutedWriter:
             raise without_traceback(self._error)
         if size > limits.WRITER_EVENT_MAX_BYTES:
             raise BadRequestError(f"an event of {size} bytes is too large, at most {limits.WRITER_EVENT_MAX_BYTES}")
-        if not self._room.is_set():
-            raise OverloadedError(
-                f"{self._buffered_bytes} bytes to {self._target} are not durable yet; await ready() before writing"
-            )
+        self._check_room()
         key = self._context.entropy.uniform() if routing_key is None else key_position(routing_key)
         if not self._owners:
             raise IllegalStateError(f"the writer of {self._target} is not started")
@@ -100,8 +97,15 @@ class RoutedWriter:
         self._owners[bisect_right(self._highs, key)].add(run, events)
         return run.future
 
+    def _check_room(self) -> None:
+        if not self._room.is_set():
+            raise OverloadedError(
+                f"{self._buffered_bytes} bytes to {self._target} are not durable yet; await ready() before writing"
+            )
+
     def _write_in_parts(self, events: Sequence[bytes], routing_key: str | None) -> asyncio.Future[None]:
-        """Write a batch that is too large for one append: the buffer must have room for all its parts first."""
+        """Write a batch that is too large for one append: all its parts are taken when the buffer has any room."""
+        self._check_room()
         key = routing_key if routing_key is not None else str(self._context.entropy.uniform())
         total = packed_size(events)
         if self._buffered_bytes + total > limits.WRITER_BUFFERED_MAX_BYTES + limits.WRITER_EVENT_MAX_BYTES:

@@ -172,6 +172,22 @@ async def test_bytes_under_way_are_bounded(
     assert len(stored(store, split)) == 10
 
 
+async def test_a_large_batch_keeps_the_bound_on_bytes_under_way(
+    store: Any, writer: EventWriter, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WRITER_BUFFERED_MAX_BYTES", limits.MIB)
+    batch = [bytes(limits.MIB - 8)] * 9
+    store.rules.append(lambda command: [] if isinstance(command, c.AppendBlockEnd) else None)
+    writer.write_events(batch, "k")
+    with pytest.raises(OverloadedError, match="not durable yet"):
+        writer.write_events(batch, "k")
+    store.rules.clear()
+    store.drop_all()
+    await writer.ready()
+    await writer.write_events(batch, "k")
+    assert stored(store, split) == batch * 2
+
+
 async def test_a_large_batch_is_written_in_parts_in_order(store: Any, writer: EventWriter, split: Split) -> None:
     events = [bytes([i]) * (limits.MIB - 8) for i in range(12)]
     await writer.write_events(events, "k")
