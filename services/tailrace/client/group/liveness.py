@@ -14,7 +14,7 @@ import structlog
 
 from tailrace.client.group.state import records as r
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, IllegalStateError, NotFoundError, TailraceError
+from tailrace.common.errors import BadRequestError, ClientClosedError, NotFoundError, TailraceError
 
 if TYPE_CHECKING:
     from tailrace.client.group.state.state import GroupState
@@ -88,7 +88,7 @@ class HeartbeatWriter:
             await asyncio.sleep(self.interval_s)
             try:
                 await write()
-            except (IllegalStateError, NotFoundError):
+            except (ClientClosedError, NotFoundError):
                 return  # the client is closed or the group deleted
             except TailraceError:
                 continue  # the reader's read calls meet and report the same trouble

@@ -14,7 +14,7 @@ from tailrace.client.group.state.codec import decode_record, encode_batch, encod
 from tailrace.client.group.state.state import GroupState, compact, initial_state, replay
 from tailrace.client.model import ReaderGroupConfig
 from tailrace.common import limits
-from tailrace.common.errors import UnavailableError
+from tailrace.common.errors import ClientClosedError, IllegalStateError, NotFoundError, UnavailableError
 from tailrace.common.real_ports import SystemEntropy
 
 DEAD_AFTER_S = 10.0
@@ -52,10 +52,11 @@ def test_an_outage_of_the_observer_is_not_silence_of_the_others() -> None:
     assert set(watch.look(state, 70.0)) == {"a"}
 
 
-async def test_heartbeats_go_on_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeats_go_on_after_errors_that_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INTERNAL is such an error: a controller that starts answers so."""
     monkeypatch.setattr(limits, "READER_DEAD_AFTER_MIN_S", 0.001)
     writer, third = HeartbeatWriter(SystemEntropy(), "a", 0.06), asyncio.Event()
-    errors = [ZeroDivisionError("a defect"), UnavailableError("away")]
+    errors = [ZeroDivisionError("a defect"), UnavailableError("away"), IllegalStateError("starting")]
 
     async def write() -> None:
         if errors:
@@ -65,6 +66,23 @@ async def test_heartbeats_go_on_after_an_unexpected_error(monkeypatch: pytest.Mo
     writer.start(write)
     async with asyncio.timeout(20):
         await third.wait()
+    await writer.stop()
+
+
+@pytest.mark.parametrize("error", [ClientClosedError(), NotFoundError("deleted")])
+async def test_heartbeats_end_with_the_client_and_with_the_group(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "READER_DEAD_AFTER_MIN_S", 0.001)
+    writer = HeartbeatWriter(SystemEntropy(), "a", 0.06)
+
+    async def write() -> None:
+        raise error
+
+    writer.start(write)
+    assert writer._task is not None
+    async with asyncio.timeout(20):
+        await writer._task
     await writer.stop()
 
 
