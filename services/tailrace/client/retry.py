@@ -22,7 +22,7 @@ def without_traceback(error: E) -> E:
 
 
 def as_known(error: Exception, work: str) -> TailraceError:
-    """Return the error that ends a background task, for those who wait for its work: nobody else would see it."""
+    """Return the error that ends a background task, for those who wait for its work: no other caller would see it."""
     if isinstance(error, TailraceError):
         return error
     known = IllegalStateError(f"{work} ended with an unexpected error: {type(error).__name__}: {error}")

@@ -24,7 +24,7 @@ T = TypeVar("T")
 class BlockingEventReader:
     """The blocking form of `EventReader`.
 
-    A read whose caller was interrupted, as by Ctrl-C, may end with a result that nobody gets. The next call takes it
+    A read whose caller was interrupted, as by Ctrl-C, may end with a result that no caller gets. The next call takes it
     back first, so that no event is lost.
     """
 

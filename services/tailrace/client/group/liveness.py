@@ -92,7 +92,7 @@ class HeartbeatWriter:
                 return  # the client is closed or the group deleted
             except TailraceError:
                 continue  # the reader's read calls meet and report the same trouble
-            except Exception as error:  # nobody waits for this task: without a beat others take the segments
+            except Exception as error:  # no caller waits for this task: without a beat others take the segments
                 reason = f"{type(error).__name__}: {error}"
                 _LOG.warning("heartbeat_not_written", reader=self._reader, reason=reason, exc_info=True)
 
