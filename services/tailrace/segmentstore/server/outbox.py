@@ -73,7 +73,7 @@ class Outbox:
             return True
         if reply_bytes > limits.SEND_GATHER_BYTES:
             return not self._shared.has_room(holds_nothing=not (self._held_bytes or self._reserved_bytes))
-        if self._shared.has_room(holds_nothing=True):
+        if self._shared.has_room_for_small():
             return False
         return reply_bytes > limits.REPLY_FREE_BYTES or self.unsent()[0] > 0
 

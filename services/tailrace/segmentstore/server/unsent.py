@@ -2,9 +2,11 @@
 
 Each connection has its own high-water mark, but a thousand connections that read nothing would hold a thousand times
 that. So the bound counts unsent bytes of all connections, and the large replies that handlers make. Its upper half is
-for connections that hold nothing yet. Above it no reply begins, but for the smallest (`REPLY_FREE_BYTES`) on those that
-hold nothing. While connections wait for room, or all hold more than the bound, those that hold unsent replies and
-take almost none are cut off, so that a peer that stopped reading cannot block the others.
+for connections that hold nothing yet. Small replies do not wait for large ones that handlers make, which can take as
+long as Tier 2 does: while those fill the bound, small ones may take a quarter of it besides. Otherwise no reply begins
+above it, but for the smallest (`REPLY_FREE_BYTES`) on connections that hold nothing. While connections wait for room,
+or all hold more than the bound, those that hold unsent replies and take almost none are cut off, so that a peer that
+stopped reading cannot block the others.
 """
 
 from __future__ import annotations
@@ -57,24 +59,35 @@ class UnsentReplies:
         # Wake well below the bound, so that many waiters are not woken for one reply that fills it again.
         self._enough_bytes = max_bytes * 3 // 8
         self._enough_for_small_bytes = max_bytes * 3 // 4
+        self._small_besides_bytes = max_bytes // 4
         self._look_s = look_s
         self._held: dict[Sender, _Held] = {}
-        self._waiting: dict[Sender, int] = {}
-        """Each connection that waits, and how many bytes of all there must be at most when it is woken."""
-        self._wake_at_bytes = 0  # the most of them
+        self._waiting: dict[Sender, bool] = {}
+        """Each connection that waits, and whether for a small reply."""
         self._look: asyncio.TimerHandle | None = None
+        self._reserved_bytes = 0
         self.total_bytes = 0
 
     def has_room(self, *, holds_nothing: bool) -> bool:
         """Return whether a connection may begin another large reply."""
         return self.total_bytes < (self._max_bytes if holds_nothing else self._max_bytes // 2)
 
+    def has_room_for_small(self) -> bool:
+        """Return whether a small reply may begin: also while the large ones that handlers make fill the bound."""
+        return self.total_bytes < self._max_bytes or self._unsent_bytes < self._small_besides_bytes
+
+    @property
+    def _unsent_bytes(self) -> int:
+        return self.total_bytes - self._reserved_bytes
+
     def reserve(self, length_bytes: int) -> None:
         """Count a reply of at most that size that a handler makes."""
+        self._reserved_bytes += length_bytes
         self.total_bytes += length_bytes
 
     def release(self, length_bytes: int) -> None:
         """End the reservation: the reply is queued, or failed."""
+        self._reserved_bytes -= length_bytes
         self.total_bytes -= length_bytes
         self._wake()
 
@@ -92,16 +105,14 @@ class UnsentReplies:
             del self._held[sender]
         if change < 0:
             self._wake()
-        elif self.total_bytes > self._max_bytes:
+        elif self._unsent_bytes > self._max_bytes:
             self._begin_looking()
 
     def wait(self, sender: Sender, *, is_small: bool = False) -> None:
         """Call the connection's `room_again` when there may be room. `is_small`: for a small reply."""
         if not self._waiting:
             self._count_again(begins=self._look is None)
-        enough_bytes = self._enough_for_small_bytes if is_small else self._enough_bytes
-        self._waiting[sender] = max(enough_bytes, self._waiting.get(sender, 0))
-        self._wake_at_bytes = max(enough_bytes, self._wake_at_bytes)
+        self._waiting[sender] = is_small or self._waiting.get(sender, False)
         self._wake()
         if self._waiting:
             self._begin_looking()
@@ -113,13 +124,15 @@ class UnsentReplies:
         self._stop_looking()
 
     def _wake(self) -> None:
-        if not self._waiting or self.total_bytes > self._wake_at_bytes:
+        if not self._waiting:
             return
-        woken = [sender for sender, enough_bytes in self._waiting.items() if self.total_bytes <= enough_bytes]
-        for sender in woken:
+        large = self.total_bytes <= self._enough_bytes
+        small = self.total_bytes <= self._enough_for_small_bytes or self._unsent_bytes < self._small_besides_bytes
+        if not small:
+            return  # nor is there room for large ones
+        for sender in [sender for sender, is_small in self._waiting.items() if is_small or large]:
             del self._waiting[sender]
             sender.room_again()
-        self._wake_at_bytes = max(self._waiting.values(), default=0)
         self._stop_looking()
 
     def _begin_looking(self) -> None:
@@ -127,7 +140,7 @@ class UnsentReplies:
             self._look = self._loop.call_later(self._look_s, self._look_for_slow_ones)
 
     def _stop_looking(self) -> None:
-        if self._look is not None and not self._waiting and self.total_bytes <= self._enough_bytes:
+        if self._look is not None and not self._waiting and self._unsent_bytes <= self._enough_bytes:
             self._look.cancel()
             self._look_ended()
 
@@ -156,7 +169,7 @@ class UnsentReplies:
 
     @property
     def _needs_room(self) -> bool:
-        return bool(self._waiting) or self.total_bytes > self._max_bytes
+        return bool(self._waiting) or self._unsent_bytes > self._max_bytes
 
     def _look_for_slow_ones(self) -> None:
         """Cut off the connections that took almost nothing since the last look, largest first, until there is room."""

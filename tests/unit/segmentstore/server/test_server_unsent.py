@@ -184,6 +184,24 @@ async def test_at_the_bound_only_the_smallest_replies_begin(unsent: UnsentReplie
     unsent.forget(other)
 
 
+async def test_small_replies_do_not_wait_for_large_ones_that_are_being_made(unsent: UnsentReplies) -> None:
+    """Large ones can take as long as Tier 2 does, and hold nothing that a peer could take."""
+    loop = asyncio.get_running_loop()
+    outbox = Outbox(loop, StalledTransport(), unsent, lambda reason: None)  # type: ignore[arg-type]
+    other, waiting = Peer(unsent), Peer(unsent)
+    unsent.reserve(16 * MIB)
+    assert outbox.is_full(limits.SEND_GATHER_BYTES + 1)
+    assert not outbox.is_full(limits.SEND_GATHER_BYTES)
+    other.send(4 * MIB)
+    assert outbox.is_full(limits.SEND_GATHER_BYTES), "they have a bound of their own then"
+    unsent.wait(waiting, is_small=True)
+    await after_looks()
+    assert other.reasons, "it takes nothing"
+    assert waiting.woken == 1
+    assert not outbox.is_full(limits.SEND_GATHER_BYTES)
+    outbox.close()
+
+
 async def fill_table(client: Any) -> None:
     await client.call(c.CreateTableSegment(1, TABLE, "", False, 0, 0))
     for number in range(8):
