@@ -241,7 +241,7 @@ class Controller:
         return {
             SCOPES_TABLE: lambda: self._scopes.create(names.INTERNAL_SCOPE),
             CONTROLLERS_TABLE: self._join,
-            PENDING_TABLE: lambda: self._pending.adopt(lambda record: True),
+            PENDING_TABLE: lambda: self._pending.adopt(lambda record: True, marks_end=self._config.sole),
         }
 
     async def _start_part(self, table: str) -> None:
@@ -299,7 +299,7 @@ class Controller:
                         adopts |= await self._membership.look()
                     if adopts or loop.time() >= scanned_s + config.rescan_s:
                         scanned_s = loop.time()
-                        await self._pending.adopt(self._membership.is_to_adopt)
+                        await self._pending.adopt(self._membership.is_to_adopt, marks_end=True)
                         adopts = False
             except Exception as error:  # any error is repeated: without this task no dead controller's work is adopted
                 known = isinstance(error, TailraceError | TimeoutError)

@@ -33,8 +33,11 @@ class PendingWork:
         self._driver = driver
         self._entities = entities
 
-    async def adopt(self, is_chosen: Callable[[PendingRecord], bool]) -> None:
+    async def adopt(self, is_chosen: Callable[[PendingRecord], bool], *, marks_end: bool) -> None:
         """Resume all pending work that is chosen. What has no room now stays pending for a later call.
+
+        `marks_end`: the controllers of those marks live no more, so their marks are removed when the work has ended. A
+        living one may be about to write what its mark is for.
 
         Raises:
             UnavailableError: the table cannot be read or written in time.
@@ -47,14 +50,13 @@ class PendingWork:
             found = [(entry, readable(PendingRecord, PENDING_TABLE, entry)) for entry in entries]
             chosen = [(entry, record) for entry, record in found if record is not None and is_chosen(record)]
             try:
-                await gather_bounded(chosen, self._adopt)
+                await gather_bounded(chosen, lambda each: self._adopt(*each, marks_end=marks_end))
             except OverloadedError as error:
                 _LOG.warning("pending work waits for room", reason=str(error))
                 return
 
-    async def _adopt(self, found: tuple[Stored, PendingRecord]) -> None:
-        entry, record = found
+    async def _adopt(self, entry: Stored, record: PendingRecord, *, marks_end: bool) -> None:
         if record.what == STREAM:
             await self._driver.adopt(record)
         else:
-            self._entities.adopt(record, entry)
+            self._entities.adopt(record, entry if marks_end else None)

@@ -68,10 +68,10 @@ class EntityDriver:
         """Register ``step(scope, name)``, which brings an entity of that kind to the state that its record demands."""
         self._steps[kind] = step
 
-    def adopt(self, record: PendingRecord, mark: Stored) -> None:
+    def adopt(self, record: PendingRecord, mark: Stored | None) -> None:
         """Resume the workflow of an entity that another controller left, or this one before it had room for it.
 
-        `mark` is the entry of the record: it is removed when the workflow has ended.
+        `mark` is the entry of the record, which is removed when the workflow has ended; None: its controller may live.
 
         Raises:
             OverloadedError: too many workflows are running.

@@ -295,6 +295,34 @@ async def test_a_refused_call_takes_no_mark_of_a_workflow_that_begins(pair: Pair
     assert not [key for key in world.metadata.dump()[PENDING_TABLE] if key.startswith(b"group/")]
 
 
+async def test_a_controller_that_starts_takes_no_mark_of_a_workflow_that_begins(
+    pair: Pair, world: Any, wait_until: Any
+) -> None:
+    await pair.held.setup(1)
+    await pair.held.call("createReaderGroup", group("stream"))
+    holding, begun = asyncio.Event(), asyncio.Event()
+    scopes = pair.other.controller.services.core.context.scopes
+    real = scopes.change
+
+    async def change(*arguments: Any) -> Any:
+        begun.set()
+        await holding.wait()
+        return await real(*arguments)
+
+    scopes.change = change
+    deleting = asyncio.ensure_future(pair.other.call("deleteReaderGroup", GROUP))
+    await begun.wait()
+    started = await world.start(seed=5)
+
+    async def adopted() -> bool:
+        return not started._entities.active
+
+    await wait_until(adopted)
+    assert [key for key in world.metadata.dump()[PENDING_TABLE] if key.startswith(b"group/")]
+    holding.set()
+    assert (await deleting).status == pb.DeleteReaderGroupStatus.SUCCESS
+
+
 async def test_marks_of_dead_controllers_and_of_earlier_versions_end(world: Any, wait_until: Any) -> None:
     """A mark of an earlier version had no controller in its key."""
     left = {b"group/scope/group": "", b"group/scope/other/0000000000000001": "0000000000000001"}
