@@ -6,6 +6,7 @@ All numbers count from the driver's start, but the lag.
 from __future__ import annotations
 
 import datetime
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,12 +85,17 @@ class RunProgress:
 
     def __init__(self) -> None:
         self._known: tuple[QueryProgress, dict[str, QueryProgress]] = (QueryProgress(has_ended=True), {})
-        """The sums of queries that had ended when another one started, and the others by their ids: one value, because
-        one thread writes it and another one reads it."""
+        """The sums of queries that had ended when another one started, and the others by the ids of their runs: one
+        value, because other threads read it."""
+        self._starts = threading.Lock()
 
-    def start(self, query: str) -> None:
-        """Note that a query starts, also one that starts again at its checkpoint. Of those that have ended only sums
-        are kept: a program may start any number of queries."""
+    def start(self, run: str) -> None:
+        """Note that a run of a query starts, perhaps at a checkpoint. Of those that have ended only sums are kept: a
+        program may start any number of queries."""
+        with self._starts:
+            self._start(run)
+
+    def _start(self, run: str) -> None:
         sums, queries = self._known
         ended = [sums, *(each for each in queries.values() if each.has_ended)]
         sums = QueryProgress(
@@ -100,11 +106,11 @@ class RunProgress:
             has_ended=True,
         )
         running = {identifier: each for identifier, each in queries.items() if not each.has_ended}
-        self._known = (sums, {**running, query: QueryProgress()})
+        self._known = (sums, {**running, run: QueryProgress()})
 
-    def of(self, query: str) -> QueryProgress:
-        """Return the progress of a query that has started, by its id."""
-        return self._known[1][query]
+    def of(self, run: str) -> QueryProgress:
+        """Return the progress of a run that has started, by its id."""
+        return self._known[1][run]
 
     def to_measure(self) -> list[QueryProgress]:
         """Return the queries of which the lag counts."""

@@ -50,7 +50,7 @@ _LOG = structlog.get_logger(__name__)
 def served_progress(spark: SparkSession, controller: str, port: int) -> Iterator[None]:
     """Serve the progress of all queries of a session at ``/status``. Raises StartError: the port is taken."""
     progress = RunProgress()
-    listener = _Listener(progress)
+    listener = Listener(progress)
     socket = listen("status", "0.0.0.0", port)
     started: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = queue.SimpleQueue()
 
@@ -82,8 +82,12 @@ def _app(progress: RunProgress) -> FastAPI:
     return app
 
 
-class _Listener(StreamingQueryListener):
-    """Counts the batches of queries. Spark calls it from a thread of its own, one call at a time."""
+class Listener(StreamingQueryListener):
+    """Counts the batches of queries, by their runs.
+
+    Spark calls `onQueryStarted` in the thread that starts a query, and the others from a thread of its own, one call at
+    a time. So the next run of a query may start before the end of the last one is reported.
+    """
 
     def __init__(self, progress: RunProgress) -> None:
         self._progress = progress
@@ -91,7 +95,7 @@ class _Listener(StreamingQueryListener):
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Note that a query runs, perhaps again."""
-        self._progress.start(str(event.id))
+        self._progress.start(str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Count a batch of a query that reads a stream."""
@@ -99,7 +103,7 @@ class _Listener(StreamingQueryListener):
         if len(found["sources"]) != 1:
             return
         source, rows = found["sources"][0], int(found["numInputRows"])
-        query = self._progress.of(found["id"])
+        query = self._progress.of(found["runId"])
         if rows == 0 and source["startOffset"] == source["endOffset"]:
             query.set_idle()
             return
@@ -116,11 +120,11 @@ class _Listener(StreamingQueryListener):
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Note that there is nothing to read."""
-        self._progress.of(str(event.id)).set_idle()
+        self._progress.of(str(event.runId)).set_idle()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Note that a query has ended."""
-        self._progress.of(str(event.id)).set_ended()
+        self._progress.of(str(event.runId)).set_ended()
 
 
 async def _measure(progress: RunProgress, client: Client) -> NoReturn:

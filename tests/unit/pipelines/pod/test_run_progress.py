@@ -1,10 +1,15 @@
 """What a driver has done, and how old what it has not read is at most."""
 
+import json
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
 from tailrace.pipelines.pod.progress import RunProgress
+from tailrace.pipelines.pod.status_server import Listener
 
 START = 1_767_323_045_000
 
@@ -134,3 +139,25 @@ def test_of_queries_that_have_ended_the_sums_stay() -> None:
     assert (found["batches"], found["rows"], found["bytes"]) == (2, 15, 1500)
     assert found["lastBatchTime"] == "2026-01-02T03:04:14Z"
     assert len(progress.to_measure()) == 1
+
+
+def test_a_query_that_starts_again_before_its_last_end_is_reported_loses_no_batch() -> None:
+    """Spark reports a start in the thread that starts a query, and all else in another one, which may be late."""
+    progress = RunProgress()
+    listener: Any = Listener(progress)
+    first, second = (SimpleNamespace(id=QUERY, runId=run) for run in ("first", "second"))
+
+    def ends_batch(run: str, start: int, end: int) -> SimpleNamespace:
+        source = {"startOffset": {"a/b": {"0": start}}, "endOffset": {"a/b": {"0": end}}}
+        found = {"id": QUERY, "runId": run, "sources": [source], "numInputRows": 10, "durationMs": {}}
+        return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(found)))
+
+    listener.onQueryStarted(first)
+    listener.onQueryProgress(ends_batch("first", 0, 1000))
+    listener.onQueryStarted(second)
+    listener.onQueryProgress(ends_batch("first", 1000, 1500))
+    listener.onQueryTerminated(first)
+    listener.onQueryProgress(ends_batch("second", 1500, 1700))
+    found = progress.as_json()
+    assert (found["batches"], found["rows"], found["bytes"]) == (3, 30, 1700)
+    assert [each.has_ended for each in progress.to_measure()] == [False], "the second run goes on"
