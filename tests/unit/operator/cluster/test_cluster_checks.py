@@ -89,7 +89,7 @@ def test_secrets_that_lack_something(found: dict[str, Any] | None, reason: str) 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *(("accessKey", value) for value in ("hidden\n", "hidden\r\n", " hidden", "hid\tden", "hidd\u00e9n", "hid\0den")),
+        *(("accessKey", value) for value in ("hidden\n", "hidden\r\n", " hidden", "hid\tden", "hidd\u00e9n", "hi\0en")),
         *(("secretKey", value) for value in ("hidden\n", "hidden\r\n", "hid\tden", "hid\0den", "hidden\x7f")),
     ],
 )
