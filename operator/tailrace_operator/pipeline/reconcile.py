@@ -195,8 +195,8 @@ class PipelineReconciler:
             return conditions.waiting(waits_for, self._pause_s(plan)), None, ""
         self._waits.pop((plan.namespace, plan.name), None)
         _, job = existing.get((JOBS.plural, names.of(plan.name)), (JOBS, None))
-        if job is not None and not runs.is_current(plan, job):
-            plan = replace(plan, ended=job)  # otherwise it would have been removed
+        if end_of_job(job) is not None:
+            plan = replace(plan, ended=job)  # one that is to be made again would have been removed
         try:
             applied = await self._children.apply(plan, existing, pods=True)
         except BadRequestError as error:

@@ -187,7 +187,7 @@ class Operator:
         self._health.missing_kinds = self._kinds.missing
         self._health.metrics = self._metrics
         await self._kinds.wait_for(STREAM_CLUSTERS)
-        present = [kind for kind in self._loop.kinds if await self._kinds.has(kind)]
+        present = [kind for kind in self._loop.kinds if kind is STREAM_CLUSTERS or await self._kinds.has(kind)]
         managed = [STATEFUL_SETS, DEPLOYMENTS, *([] if self._settings.spark_image is None else [JOBS])]
         later = [kind for kind in self._loop.kinds if kind not in present]
         try:

@@ -94,9 +94,10 @@ class GrpcTransport:
                 ("grpc.initial_reconnect_backoff_ms", int(limits.CLIENT_BACKOFF_INITIAL_S * 1000)),
                 ("grpc.min_reconnect_backoff_ms", int(limits.CLIENT_BACKOFF_INITIAL_S * 1000)),
                 ("grpc.max_reconnect_backoff_ms", int(limits.CLIENT_BACKOFF_MAX_S * 1000)),
-                # Pings during calls only; after two without other frames one a minute, as Java's servers allow no more.
+                # One ping for each call without an answer: Java's servers end connections on which many come.
                 ("grpc.keepalive_time_ms", int(limits.CLIENT_KEEP_ALIVE_S * 1000)),
                 ("grpc.keepalive_timeout_ms", int(limits.CLIENT_PING_REPLY_S * 1000)),
+                ("grpc.http2.max_pings_without_data", 1),
                 ("grpc.http2.ping_timeout_ms", int(limits.CLIENT_PING_REPLY_S * 1000)),
             ]
             if self._credentials is not None:

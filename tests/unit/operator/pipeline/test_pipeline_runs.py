@@ -6,7 +6,7 @@ import pytest
 
 from harness.localobjects import NAMESPACE
 from harness.localpipelines import CHILD, SPEC, TIER2, System
-from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
 from tailrace_operator.kube.objects import CONFIG_MAPS, CRON_JOBS, JOBS, PIPELINES, PODS, STATEFUL_SETS
 from tailrace_operator.pipeline.render import RUN_ANNOTATION, SPECIFICATION_ANNOTATION
 
@@ -59,6 +59,26 @@ async def test_an_upgrade_leaves_a_run_that_has_ended(condition: str, reason: st
     assert image_of(job(system)) == "spark:1", "a Job's template cannot be changed"
     assert (await system.look())[1] == reason
     assert "eu-1" in system.objects._find(CONFIG_MAPS, NAMESPACE, CHILD)["data"]["spark.conf"]
+
+
+async def test_what_the_api_server_added_to_a_run_that_has_ended_stays_when_the_image_comes_back() -> None:
+    """It takes away what was applied before and is not applied again, and refuses that of a Job's selector."""
+    system, uid = await ended("Complete")
+    spec = job(system)["spec"] | {"selector": {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}}
+    system.objects._store(JOBS, job(system) | {"spec": spec})
+    applied: list[Any] = []
+    apply = system.objects.apply
+
+    async def spying(kind: Kind, namespace: str, manifest: Manifest, **options: Any) -> Manifest:
+        if kind is JOBS:
+            applied.append(manifest["spec"])
+        return await apply(kind, namespace, manifest, **options)
+
+    system.objects.apply = spying  # type: ignore[method-assign]
+    for image in ("spark:2", "spark:1"):
+        system.start(image)
+        assert await looked(system) == uid
+        assert applied.pop() == spec
 
 
 @pytest.mark.parametrize("is_old", [False, True], ids=["", "of the version before"])
