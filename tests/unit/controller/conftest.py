@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from harness.endpoints import single_endpoint_map
+from harness.interception import Call, Intercepted
 from tailrace.cluster.endpoints import Endpoint, EndpointMap
 from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
 from tailrace.common.errors import (
@@ -172,36 +173,23 @@ class Crash:
 
     def wrap(self, target: Any) -> Any:
         """The store with the crash in front of it."""
-        return _Crashing(target, self)
+        return Intercepted(target, self._around)
 
-
-class _Crashing:
-    def __init__(self, target: Any, crash: Crash) -> None:
-        self._target = target
-        self._crash = crash
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._target, name)
-        crash = self._crash
-
-        async def call(*args: Any, **keywords: Any) -> Any:
-            await asyncio.sleep(0)
-            if crash.crashed:
-                raise ConnectionLostError("crashed")
-            # Heartbeats come by time: they would make the n-th call another one in each run.
-            counts = CONTROLLERS_TABLE not in args[:1]
-            crash.calls += counts
-            due = counts and crash.calls == crash.at_call
-            if due and not crash.after_effect:
-                crash.crashed = True
-                raise ConnectionLostError("crashed before the call")
-            result = await method(*args, **keywords)
-            if due:
-                crash.crashed = True
-                raise ConnectionLostError("crashed after the call")
-            return result
-
-        return call
+    async def _around(self, name: str, arguments: tuple[Any, ...], call: Call) -> Any:
+        if self.crashed:
+            raise ConnectionLostError("crashed")
+        # Heartbeats come by time: they would make the n-th call another one in each run.
+        counts = CONTROLLERS_TABLE not in arguments[:1]
+        self.calls += counts
+        due = counts and self.calls == self.at_call
+        if due and not self.after_effect:
+            self.crashed = True
+            raise ConnectionLostError("crashed before the call")
+        result = await call()
+        if due:
+            self.crashed = True
+            raise ConnectionLostError("crashed after the call")
+        return result
 
 
 class Counting:
@@ -212,23 +200,11 @@ class Counting:
 
     def wrap(self, target: Any) -> Any:
         """The store with the counter in front of it."""
-        return _Counted(target, self.calls)
+        return Intercepted(target, self._around)
 
-
-class _Counted:
-    def __init__(self, target: Any, calls: Counter[str]) -> None:
-        self._target = target
-        self._calls = calls
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._target, name)
-
-        async def call(*args: Any, **keywords: Any) -> Any:
-            await asyncio.sleep(0)  # as a real store lets others run
-            self._calls[name] += CONTROLLERS_TABLE not in args[:1]
-            return await method(*args, **keywords)
-
-        return call
+    async def _around(self, name: str, arguments: tuple[Any, ...], call: Call) -> Any:
+        self.calls[name] += CONTROLLERS_TABLE not in arguments[:1]
+        return await call()
 
 
 class World:

@@ -89,7 +89,7 @@ class EventReader:
         self._ended: dict[str, int] = {}
         self._changed = asyncio.Event()
         self._answering: str | None = None
-        self._last_given: EventBatch | None = None
+        self._last_given: EventBatch | EventRead | None = None
         self._leaving_at: dict[str, int] | None = None
 
     async def start(self, *, first_acquire_s: float = 0.0) -> Self:
@@ -175,24 +175,31 @@ class EventReader:
         idle_at_s = loop.time() + idle_ms / 1000
         while True:
             item = await self.read_event(max(0, int((idle_at_s - loop.time()) * 1000)))
-            looks_at = limits.READER_EVENTS_PER_LOOK
-            while item is not None and item.checkpoint is None:
+            if item is not None and item.checkpoint is None:
                 yield item
+                source = self._inputs.get(item.segment)
+                for _ in range(limits.READER_EVENTS_PER_LOOK - 1):
+                    item = self._next_fetched(item.segment, source)
+                    if item is None:
+                        break
+                    yield item
                 idle_at_s = loop.time() + idle_ms / 1000
-                looks_at -= 1
-                item = self._take_fetched(item.segment) if looks_at else None
             if loop.time() >= idle_at_s:
                 return
 
-    def _take_fetched(self, segment: str) -> EventRead | None:
-        """Return the next fetched event of a segment without a look at the group; None when there is none."""
-        source = self._inputs.get(segment)
-        if source is None or not source.has_events or self._answering is not None:
+    def _next_fetched(self, segment: str, source: SegmentInput | None) -> EventRead | None:
+        """Return the next fetched event of a segment without a look at the group; None when there is none.
+
+        The application may have used the reader otherwise since the last one.
+        """
+        if source is None or self._inputs.get(segment) is not source or self._answering is not None:
             return None
         offset = source.offset
-        events = source.take(1)
-        self._last_given = EventBatch(segment, offset, events)
-        return EventRead(events[0], segment, offset, source.offset) if events else None
+        event = source.take_fetched()
+        if event is None:
+            return None
+        self._last_given = found = EventRead(event, segment, offset, source.offset)
+        return found
 
     def take_back(self) -> None:
         """Undo the last read call, whose result the application did not get: the next one returns it again."""
@@ -202,7 +209,8 @@ class EventReader:
         if given.checkpoint is not None:
             self._answering = None
         elif given.segment in self._inputs:
-            self._inputs[given.segment].take_back(given.events)
+            events = [given.event] if isinstance(given, EventRead) else given.events
+            self._inputs[given.segment].take_back(events)
 
     async def _next_batch(self, max_events: int) -> EventBatch | None:
         """Return what `_take` does. Of a truncated stream only the first error is raised, with all that is missed."""

@@ -69,12 +69,7 @@ class SegmentInput:
     @property
     def ready(self) -> bool:
         """Return whether `take` has events or an error."""
-        return self.has_events or self._error is not None
-
-    @property
-    def has_events(self) -> bool:
-        """Return whether events are fetched that were not taken."""
-        return self._next < len(self._events)
+        return self._next < len(self._events) or self._error is not None
 
     def take(self, max_events: int) -> list[bytes]:
         """Return up to `max_events` prefetched events, which then count as read.
@@ -94,6 +89,18 @@ class SegmentInput:
             self._events, self._next = [], 0
             self._room.set()
         return taken
+
+    def take_fetched(self) -> bytes | None:
+        """Return the next prefetched event, which then counts as read; None when there is none before the end."""
+        if self._next == len(self._events) or self.offset >= self.end_offset:
+            return None
+        event = self._events[self._next]
+        self._next += 1
+        self.offset += len(event) + EVENT_HEADER_BYTES
+        if self._next == len(self._events):
+            self._events, self._next = [], 0
+            self._room.set()
+        return event
 
     def take_back(self, events: list[bytes]) -> None:
         """Undo the last `take`, which returned these events: the next one returns them again."""

@@ -243,6 +243,7 @@ def test_a_cut_moves_over_the_ends_of_segments_as_far_as_it_can(test_seed: int, 
 
 def test_a_truncation_is_the_one_that_a_search_finds(test_seed: int, test_profile: str) -> None:
     found: Counter[str] = Counter()
+    overlapping = 0
     for case in cases(CASES[test_profile], test_seed + 1):
         policy, bound = case.policy(), bound_of(case, case.subscribers())
         ranges = case.history.ranges()
@@ -251,9 +252,14 @@ def test_a_truncation_is_the_one_that_a_search_finds(test_seed: int, test_profil
         assert (made and (case.history.positions(made.cut), made.reason)) == expected
         if made:
             check_promises(case, policy, bound, made)
+            head, reached = case.history.positions(case.head), case.history.positions(made.cut)
+            assert head <= reached, "nothing that is deleted comes back"
+            cuts = [*(each.cut for each in case.recorded), *([bound.cut] if bound else [])]
+            overlapping += made.cut not in cuts and head < reached
         found[f"{policy.kind.name} {made.reason if made else 'nothing'} {'with' if bound else 'without'}"] += 1
     assert len(found) == 2 * (4 + 2), found  # consumption and the maximum act with subscribers only
     assert min(found.values()) > CASES[test_profile] / 500, found
+    assert overlapping > CASES[test_profile] / 500, "hardly any truncation was at a cut that overlaps with the head"
 
 
 def check_promises(case: Case, policy: RetentionPolicy, bound: Place | None, made: Truncation) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.interception import Call, Intercepted
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE, SCOPES_TABLE
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
 from tailrace.controller.metadata.records import PendingRecord, ScopeStreamEntry, encode
@@ -39,31 +40,19 @@ class Gate:
 
     def wrap(self, target: Any) -> Any:
         """The store with the gate in front of it."""
-        return _Gated(target, self)
+        return Intercepted(target, self._around)
+
+    async def _around(self, name: str, arguments: tuple[Any, ...], call: Call) -> Any:
+        await self.at(name, arguments, after=False)
+        result = await call()
+        await self.at(name, arguments, after=True)
+        return result
 
     async def at(self, name: str, arguments: tuple[Any, ...], *, after: bool) -> None:
         """One call."""
         if after == self._after and not self.reached.is_set() and self._match(name, arguments):
             self.reached.set()
             await self.open.wait()
-
-
-class _Gated:
-    def __init__(self, target: Any, gate: Gate) -> None:
-        self._target = target
-        self._gate = gate
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._target, name)
-
-        async def call(*arguments: Any, **keywords: Any) -> Any:
-            await asyncio.sleep(0)
-            await self._gate.at(name, arguments, after=False)
-            result = await method(*arguments, **keywords)
-            await self._gate.at(name, arguments, after=True)
-            return result
-
-        return call
 
 
 class Pair:

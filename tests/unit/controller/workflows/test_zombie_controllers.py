@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.interception import Call, Intercepted
 from tailrace.common import limits
 from tailrace.common.errors import OverloadedError
 from tailrace.controller.metadata.metadata_store import CONTROLLERS_TABLE, PENDING_TABLE
@@ -38,7 +39,12 @@ class Stall:
 
     def wrap(self, target: Any) -> Any:
         """The store with the stall in front of it."""
-        return _Stalling(target, self)
+        return Intercepted(target, self._around)
+
+    async def _around(self, name: str, arguments: tuple[Any, ...], call: Call) -> Any:
+        if CONTROLLERS_TABLE not in arguments[:1]:  # heartbeats come by time, not by what is done
+            await self.at()
+        return await call()
 
     async def at(self) -> None:
         """One call."""
@@ -48,23 +54,6 @@ class Stall:
         if self.calls >= self._at_call:
             self.reached.set()
             await self.go.wait()
-
-
-class _Stalling:
-    def __init__(self, target: Any, stall: Stall) -> None:
-        self._target = target
-        self._stall = stall
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._target, name)
-
-        async def call(*args: Any, **keywords: Any) -> Any:
-            await asyncio.sleep(0)
-            if CONTROLLERS_TABLE not in args[:1]:  # heartbeats come by time, not by what is done
-                await self._stall.at()
-            return await method(*args, **keywords)
-
-        return call
 
 
 class Twins:
