@@ -25,11 +25,22 @@ class Budgets:
     connection_in_flight_bytes: int
     send_buffer_bytes: int
     upload_bytes: int
-    index_page_bytes: int
+    attribute_bytes: int
+    """Attributes that their indexes hold: `index_page_bytes` and `attribute_value_bytes`."""
     receive_buffer_bytes: int = _RECEIVE_BYTES
     untiered_record_bytes: int = limits.UNTIERED_RECORDS_MAX_BYTES
     process_bytes: int = _PROCESS_BYTES
     log_put_bytes: int = 0
+
+    @property
+    def attribute_value_bytes(self) -> int:
+        """Return what values in memory may take that indexes hold, too."""
+        return min(limits.ATTRIBUTE_VALUES_MAX_BYTES, self.attribute_bytes // 3)
+
+    @property
+    def index_page_bytes(self) -> int:
+        """Return what index pages in memory may take."""
+        return self.attribute_bytes - self.attribute_value_bytes
 
     @property
     def total_bytes(self) -> int:
@@ -41,7 +52,7 @@ class Budgets:
             + self.log_put_bytes
             + self.send_buffer_bytes
             + self.upload_bytes
-            + self.index_page_bytes
+            + self.attribute_bytes
             + self.untiered_record_bytes
             + self.process_bytes
         )
@@ -58,6 +69,7 @@ class Budgets:
             ("send buffers", self.send_buffer_bytes),
             ("uploads to Tier 2", self.upload_bytes),
             ("attribute index pages", self.index_page_bytes),
+            ("attribute values", self.attribute_value_bytes),
             ("records of what Tier 2 lacks", self.untiered_record_bytes),
             ("process", self.process_bytes),
             ("total", self.total_bytes),
@@ -79,7 +91,7 @@ def budgets_for(cache_bytes: int, containers: int, *, object_logs: bool = False)
         connection_in_flight_bytes=limits.CONNECTION_IN_FLIGHT_MAX_BYTES,
         send_buffer_bytes=limits.SEND_BUFFERS_MAX_BYTES,
         upload_bytes=limits.UPLOADS_MAX * 2 * limits.FLUSH_OBJECT_MAX_BYTES,  # some stores take a copy
-        index_page_bytes=containers * limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES,
+        attribute_bytes=containers * limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES,
         log_put_bytes=limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES if object_logs else 0,
     )
 
@@ -117,7 +129,7 @@ def pod_budgets(memory_bytes: int, workers: int, containers: int) -> PodBudgets:
     See docs/design.md#memory-budgets.
 
     `containers` is the number of the cluster, because one worker may own all of them after failures. The containers of
-    a worker share one budget for index pages. Of the memory left after all fixed parts, pages get a quarter and the
+    a worker share one budget for attributes. Of the memory left after all fixed parts, attributes get a quarter and the
     cache the rest.
 
     Raises:
@@ -132,15 +144,15 @@ def pod_budgets(memory_bytes: int, workers: int, containers: int) -> PodBudgets:
     spare = memory_bytes // limits.POD_SPARE_SHARE
     share = (memory_bytes - spare - limits.POD_MAIN_PROCESS_BYTES) // workers
     left = share - _fixed_worker_bytes()
-    pages = max(limits.POD_INDEX_PAGES_MIN_BYTES, left // 4)
-    pages = min(pages, left - limits.CACHE_MIN_BYTES, containers * limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES)
-    worker = worker_budgets(left - pages, pages)
+    attributes = max(limits.POD_ATTRIBUTES_MIN_BYTES, left // 4)
+    attributes = min(attributes, left - limits.CACHE_MIN_BYTES, containers * limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES)
+    worker = worker_budgets(left - attributes, attributes)
     return PodBudgets(memory_bytes, workers, worker, limits.POD_MAIN_PROCESS_BYTES, spare)
 
 
-def worker_budgets(cache_bytes: int, index_page_bytes: int) -> Budgets:
-    """Return the budgets of a worker with object logs; its containers share `index_page_bytes`. Raises StartError."""
-    return dataclasses.replace(budgets_for(cache_bytes, 0, object_logs=True), index_page_bytes=index_page_bytes)
+def worker_budgets(cache_bytes: int, attribute_bytes: int) -> Budgets:
+    """Return the budgets of a worker with object logs; its containers share `attribute_bytes`. Raises StartError."""
+    return dataclasses.replace(budgets_for(cache_bytes, 0, object_logs=True), attribute_bytes=attribute_bytes)
 
 
 def smallest_pod_bytes(workers: int, containers: int) -> int:
@@ -153,7 +165,7 @@ def smallest_pod_bytes(workers: int, containers: int) -> int:
         raise StartError(f"{workers} workers: the number must be between 1 and {limits.WORKERS_MAX}")
     if not 1 <= containers <= limits.CONTAINERS_MAX:
         raise StartError(f"{containers} containers: the number must be between 1 and {limits.CONTAINERS_MAX}")
-    each = _fixed_worker_bytes() + limits.CACHE_MIN_BYTES + limits.POD_INDEX_PAGES_MIN_BYTES
+    each = _fixed_worker_bytes() + limits.CACHE_MIN_BYTES + limits.POD_ATTRIBUTES_MIN_BYTES
     used = workers * (each + 1) + limits.POD_MAIN_PROCESS_BYTES  # one more each: shares are whole numbers
     # Add the spare share, rounded up to whole MiB.
     share = limits.POD_SPARE_SHARE
@@ -161,7 +173,7 @@ def smallest_pod_bytes(workers: int, containers: int) -> int:
 
 
 def _fixed_worker_bytes() -> int:
-    """Return what a worker needs besides cache and index pages."""
+    """Return what a worker needs besides cache and attributes."""
     smallest = worker_budgets(limits.CACHE_MIN_BYTES, 0)
     return smallest.total_bytes - limits.CACHE_MIN_BYTES
 

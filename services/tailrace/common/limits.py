@@ -210,6 +210,7 @@ ACTIVE_SEGMENTS_PER_CONTAINER_MAX: Final = 25_000
 ATTRIBUTE_PAGE_MAX_BYTES: Final = 32 * KIB - 1
 ATTRIBUTE_KEY_MAX_BYTES: Final = 256
 ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX: Final = 8192
+ATTRIBUTE_VALUES_MAX_BYTES: Final = 24 * MIB  # of a worker: values in memory that attribute indexes hold, too
 ATTRIBUTES_EVICTION_SCAN_MAX: Final = 16_384  # values that one eviction checks
 ATTRIBUTE_PAGES_CACHED_MAX_BYTES: Final = 16 * MIB  # index pages of one container
 DAMAGE_RETRY_S: Final = 60.0  # before a damaged attribute index is read again: an operator may have restored the object
@@ -475,7 +476,7 @@ WRONG_HOST_RECEIVE_MAX_BYTES: Final = 8 * MIB  # large frames in receipt then
 WRONG_HOST_BUFFERS_IDLE_MAX_BYTES: Final = 1 * MIB
 CONTROLLER_LINGER_S: Final = 3.0  # a controller that ends answers for so long, until Kubernetes sends no clients to it
 POD_SPARE_SHARE: Final = 8  # one part in so many of a pod's memory is in no budget
-POD_INDEX_PAGES_MIN_BYTES: Final = 16 * MIB  # of one worker, for all its containers
+POD_ATTRIBUTES_MIN_BYTES: Final = 16 * MIB  # of one worker, for all its containers: index pages and values
 
 # -- ownership and placement (docs/design.md#ownership) -----------------------------------------------------------
 CLUSTER_OBJECT_ATTEMPTS: Final = 6  # to read or write cluster.json at start

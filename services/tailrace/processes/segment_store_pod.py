@@ -81,7 +81,7 @@ class StorePodOptions:
                 s3_endpoint=self.s3_endpoint,
                 s3_region=self.s3_region,
                 cache_bytes=budgets.worker.cache_bytes,
-                index_page_bytes=budgets.worker.index_page_bytes,
+                attribute_bytes=budgets.worker.attribute_bytes,
                 kubeconfig=self.kubeconfig,
                 siblings=tuple(other for other in names if other != name),
             )

@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 
-COMMAND_LIMIT_S = 60.0
+COMMAND_LIMIT_S = 600.0
+"""Ends a command that hangs: a first start of Spark beside other suites took longer than a minute."""
 
 # A container in small: a mount and a process namespace of its own, a read-only root, no rights, nothing inherited.
 # Usage: ROOT SCRATCH USER COMMAND...; the environment is the program's.

@@ -124,9 +124,13 @@ def test_the_budgets_of_a_pod_fill_its_memory_and_never_exceed_it(workers: int, 
     assert memory - workers <= pod.total_bytes <= memory
     assert pod.worker.cache_bytes >= limits.CACHE_MIN_BYTES
     assert pod.worker.log_put_bytes, "a pod's logs are in the object store"
-    pages = pod.worker.index_page_bytes
-    assert pages <= containers * limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES, "more than all containers use is of no use"
-    assert pages >= limits.POD_INDEX_PAGES_MIN_BYTES
+    attributes = pod.worker.attribute_bytes
+    assert attributes <= containers * limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES, (
+        "more than all containers use is of no use"
+    )
+    assert attributes >= limits.POD_ATTRIBUTES_MIN_BYTES
+    assert pod.worker.index_page_bytes + pod.worker.attribute_value_bytes == attributes
+    assert 0 < pod.worker.attribute_value_bytes <= pod.worker.index_page_bytes
     assert pod.spare_bytes >= memory // 9
 
 

@@ -16,6 +16,7 @@ from tailrace.kernel import BlockCache
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.container.container import Container, ContainerPorts
+from tailrace.segmentstore.metadata.value_room import ValueRoom
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import Buffer, ObjectInfo
 
@@ -107,6 +108,7 @@ class World:
         self.cache: CacheManager
         """Of the newest owner."""
         self.log_delay_s = 0.0
+        self.values = ValueRoom()
         self.clock: Clock = SystemClock()
         self.epochs = itertools.count(1)
         self.running: list[Container] = []
@@ -121,6 +123,7 @@ class World:
             clock=self.clock,
             entropy=SystemEntropy(),
             cluster_id=b"cluster-id-of-16",
+            values=self.values,
         )
         container = Container(7, next(self.epochs), ports)
         self.running.append(container)

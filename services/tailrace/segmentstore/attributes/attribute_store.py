@@ -6,7 +6,6 @@ See docs/design.md#attributes.
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.segment import Segment
+    from tailrace.segmentstore.metadata.value_room import ValueRoom
 
 _log = structlog.get_logger()
 _PAGES_MAX_BYTES = limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES
@@ -48,12 +48,15 @@ class AttributeFlush(NamedTuple):
 class AttributeStore:
     """Reads, loads and flushes extended attributes."""
 
-    def __init__(self, tier2: ChunkObjects, room: PageRoom | None = None) -> None:
+    def __init__(self, tier2: ChunkObjects, values: ValueRoom, room: PageRoom | None = None) -> None:
         self._tier2 = tier2
+        self._values = values
+        self._closed = False
         self._reads = PageReads(PageCache(_PAGES_MAX_BYTES, room), tier2)
 
     def close(self) -> None:
-        """Drop the pages in memory."""
+        """Drop the pages in memory, and count no more values: the container has ended."""
+        self._closed = True
         self._reads.cache.close()
 
     @property
@@ -121,8 +124,7 @@ class AttributeStore:
         if segment.damage is not None and segment.damage.retry_at_s > asyncio.get_running_loop().time():
             raise segment.damage.error()
 
-    @staticmethod
-    def _damaged(segment: Segment, error: CorruptionError) -> None:
+    def _damaged(self, segment: Segment, error: CorruptionError) -> None:
         """Keep what is wrong with the index; log it once."""
         if segment.staged_gone:
             return  # deleted or merged meanwhile, and its pages with it
@@ -131,25 +133,30 @@ class AttributeStore:
         retry_at_s = asyncio.get_running_loop().time() + limits.DAMAGE_RETRY_S
         segment.damage = Damage(error.place, error.reason, retry_at_s)
         segment.dirty.leave_room()  # they have a bound of their own, and must not keep all others waiting
+        self._values.forget(segment)
 
-    @staticmethod
-    def _forget_damage(segment: Segment) -> None:
+    def _forget_damage(self, segment: Segment) -> None:
         """Forget damage once the index was read again later; a lookup that meets it again reports it again."""
         if segment.damage is not None and segment.damage.retry_at_s <= asyncio.get_running_loop().time():
             _log.warning("attribute_index_read_again", segment=segment.name, place=segment.damage.place)
             segment.damage = None
             if not segment.staged_gone:
                 segment.dirty.enter_room()
+                self._count_values(segment)
 
     def make_room(self, segment: Segment) -> None:
-        """Evict old values when there are far too many that no flush evicts.
+        """Evict old values after some were loaded: of this segment when it has far too many, then of all.
 
-        Writers that are set up and append nothing leave one each, and so do conditions that fail.
+        Writers that are set up and append nothing leave one each, and so do conditions that fail. No flush evicts them.
         """
         bound = limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX
-        clean = len(segment.latest) - len(segment.dirty)
-        if clean > 2 * bound:
-            self._forget(segment, clean - bound)
+        if segment.clean_values > 2 * bound:
+            segment.evict_values(segment.clean_values - bound, limits.ATTRIBUTES_EVICTION_SCAN_MAX)
+        self._count_values(segment)
+
+    def _count_values(self, segment: Segment) -> None:
+        if not self._closed:
+            self._values.count(segment)
 
     async def _look_up(self, segment: Segment, wanted: list[bytes]) -> dict[bytes, int]:
         """Return values that some root of the index holds.
@@ -276,32 +283,12 @@ class AttributeStore:
             self._reads.cache.put_written(pages[0], update)
         return AttributeFlush(ops.CommitIndex(segment.segment_id, root, pages), batch.items)
 
-    @staticmethod
-    def evict(segment: Segment) -> int:
-        """Evict values that the index holds, when there are too many; return how many.
-
-        Examines a bounded number of values. Those that stay move to the end, so that the next call examines others.
-        """
+    def evict(self, segment: Segment) -> None:
+        """Evict values after a flush, which the index holds: of this segment when it has too many, then of all."""
         bound = limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX
-        if len(segment.latest) <= bound or not segment.index.root_length:
-            return 0
-        return AttributeStore._forget(segment, len(segment.latest) - bound // 2)
-
-    @staticmethod
-    def _forget(segment: Segment, wanted: int) -> int:
-        """Evict so many values, least recently used first: those that the index holds and that nothing needs."""
-        latest, dirty, held = segment.latest, segment.dirty, segment.held
-        evicted = 0
-        for key in list(islice(latest, limits.ATTRIBUTES_EVICTION_SCAN_MAX)):
-            if evicted == wanted:
-                break
-            value = latest.pop(key)
-            if key in dirty or key in held or is_core_attribute(key):
-                latest[key] = value
-            else:
-                segment.committed.pop(key, None)
-                evicted += 1
-        return evicted
+        if len(segment.latest) > bound and segment.index.root_length:
+            segment.evict_values(len(segment.latest) - bound // 2, limits.ATTRIBUTES_EVICTION_SCAN_MAX)
+        self._count_values(segment)
 
 
 def _keep(segment: Segment, wanted: Sequence[bytes], found: dict[bytes, int]) -> None:

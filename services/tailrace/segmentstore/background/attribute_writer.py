@@ -15,11 +15,11 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, UnavailableError
-from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from tailrace.segmentstore.attributes.attribute_store import AttributeStore
     from tailrace.segmentstore.background.flush_queue import FlushQueue
     from tailrace.segmentstore.metadata import operations as ops
     from tailrace.segmentstore.metadata.segment import Segment
@@ -109,4 +109,4 @@ class AttributeWriter:
             segment.dirty.settle_items(flush.items)
             self.flushes += 1
         self._queue.attributes_flushed(segment)
-        AttributeStore.evict(segment)
+        self._attributes.evict(segment)

@@ -23,7 +23,6 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.kernel import crc32c
-from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 
@@ -48,7 +47,8 @@ class FlushPorts:
 
     ``commit`` puts an operation through the log and returns after its commit. ``checkpoint_if_due`` writes a checkpoint
     and truncates the log. ``wants_flush`` says whether the log has too many frames. ``upload_slots`` bounds the objects
-    that the process holds in memory while it writes them.
+    that the process holds in memory while it writes them. ``evict_values`` evicts attribute values of a flushed segment
+    when there are too many.
     """
 
     state: ContainerState
@@ -59,6 +59,7 @@ class FlushPorts:
     commit: Callable[[ops.ControlOperation], Awaitable[None]]
     checkpoint_if_due: Callable[[], Awaitable[None]]
     wants_flush: Callable[[], bool]
+    evict_values: Callable[[Segment], None]
 
 
 class StorageWriter:
@@ -125,7 +126,7 @@ class StorageWriter:
                 del self._state.flushing[segment.segment_id]
         for segment in segments:
             self._queue.flushed(segment)
-            AttributeStore.evict(segment)
+            self._ports.evict_values(segment)
 
     async def _write_all(self, jobs: Sequence[_Job]) -> None:
         """Write one object per job, a few at a time; commit their references in order, many at once when the log lags.

@@ -58,6 +58,7 @@ class BackgroundTasks:
                 commit=core.commit_control,
                 checkpoint_if_due=self.checkpointer.run_if_due,
                 wants_flush=self.checkpointer.wants_flush,
+                evict_values=storage.attributes.evict,
             )
         )
         self.deletions = Deletions(

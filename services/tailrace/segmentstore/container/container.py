@@ -62,7 +62,7 @@ class Container:
             confirm_owner=core.confirm_owner_or_stop,
             spawn=core.spawn_for_caller,
         )
-        attributes = AttributeStore(tier2, ports.pages)
+        attributes = AttributeStore(tier2, ports.values, ports.pages)
         reader = SegmentReader(ports.cache, ports.log, tier2, core.spawn)
         self.core = core
         self.state = core.state

@@ -17,6 +17,7 @@ from tailrace.segmentstore.container.operation_processor import OperationProcess
 from tailrace.segmentstore.container.ownership_check import OwnershipCheck
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
+from tailrace.segmentstore.metadata.value_room import ValueRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -61,6 +62,7 @@ class ContainerPorts:
     arenas: ArenaPool = field(default_factory=ArenaPool)
     index_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.INDEX_UPLOADS_MAX))
     untiered: UntieredRoom = field(default_factory=UntieredRoom)
+    values: ValueRoom = field(default_factory=ValueRoom)
     recovery_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     log_opened: Callable[[int], None] = _record_nothing
 
@@ -91,7 +93,7 @@ class ContainerCore:
         self.log = ports.log
         self.clock = ports.clock
         self.flush_queue = flush_queue
-        self.state = ContainerState(container_id, ports.untiered)
+        self.state = ContainerState(container_id, ports.untiered, ports.values)
         self.committer = Committer(self.state, ports.cache, ports.clock, flush_queue.appended)
         self.ownership = OwnershipCheck(container_id, ports.log, self.stop)
         self.phase = "new"

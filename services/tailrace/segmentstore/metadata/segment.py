@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common.errors import CorruptionError, SegmentTruncatedError
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.pending_appends import PendingAppend
     from tailrace.segmentstore.metadata.segment_rate import SegmentRate
     from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
+
+
+_EVICTION_RUN = 256
+"""Attributes that an eviction takes from the map at once, while it changes the map."""
 
 
 class Damage(NamedTuple):
@@ -176,6 +181,33 @@ class Segment:
                 core[key] = value
             else:
                 put(key, sequence)
+
+    @property
+    def clean_values(self) -> int:
+        """Return how many values in memory the attribute index holds, too, or knows not to be set."""
+        return len(self.committed) - len(self.core) - len(self.dirty)
+
+    def evict_values(self, wanted: int, scan_max: int) -> tuple[int, int]:
+        """Evict so many clean values, least recently used first, except those held; examine at most `scan_max`.
+
+        Values that stay move to the end, so that the next call examines others. Returns how many were evicted and how
+        many examined.
+        """
+        latest, committed, dirty, held = self.latest, self.committed, self.dirty, self.held
+        unseen = min(len(latest), scan_max)
+        evicted = examined = 0
+        while evicted < wanted and examined < unseen:
+            for key in list(islice(latest, min(unseen - examined, _EVICTION_RUN))):
+                if evicted == wanted:
+                    break
+                examined += 1
+                value = latest.pop(key)
+                if key in dirty or key in held or is_core_attribute(key):
+                    latest[key] = value
+                else:
+                    committed.pop(key, None)
+                    evicted += 1
+        return evicted, examined
 
     def drop_pending_below(self, offset: int) -> None:
         """Forget appends that end at or below `offset`."""

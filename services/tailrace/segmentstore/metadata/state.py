@@ -21,6 +21,7 @@ from tailrace.segmentstore.api import (
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
+from tailrace.segmentstore.metadata.value_room import ValueRoom
 
 if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.fields import ChunkRef
@@ -40,9 +41,12 @@ class MergedSource:
 class ContainerState:
     """All segments of a container, the objects they need in Tier 2, and the ones that may be deleted."""
 
-    def __init__(self, container_id: int, untiered: UntieredRoom | None = None) -> None:
+    def __init__(
+        self, container_id: int, untiered: UntieredRoom | None = None, values: ValueRoom | None = None
+    ) -> None:
         self.container_id = container_id
         self.untiered = untiered or UntieredRoom()
+        self.values = values or ValueRoom()
         self.epoch = 0
         self.next_sequence = 1
         self.committed_sequence = 0
@@ -136,9 +140,7 @@ class ContainerState:
         segment.set_attributes(operation.segment_id, operation.attributes)
         self.add_segment(segment)
 
-    def new_segment(
-        self, segment_id: int, name: str, kind: SegmentKind, key_length: int, timestamp_ms: int
-    ) -> Segment:
+    def new_segment(self, segment_id: int, name: str, kind: SegmentKind, key_length: int, timestamp_ms: int) -> Segment:
         """Return a segment of this container that is not registered yet."""
         return Segment(segment_id, name, kind, key_length, timestamp_ms, self.untiered)
 
@@ -194,6 +196,7 @@ class ContainerState:
         self._release(segment.index_pages.clear())
         segment.index = ops.EMPTY_INDEX  # a concurrent reader of the index sees the change
         segment.dirty.leave_room()
+        self.values.forget(segment)
         del self.segments[segment.segment_id]
         if self.by_name.get(segment.name) is segment:
             del self.by_name[segment.name]
@@ -300,10 +303,11 @@ class ContainerState:
             del self.moves[segment_id]
 
     def leave_room(self) -> None:
-        """Count out the records of what Tier 2 lacks: the container has ended."""
+        """Count out what is in memory: the container has ended."""
         for segment in self.segments.values():
             segment.pending.leave_room()
             segment.dirty.leave_room()
+            self.values.forget(segment)
 
     # -- staged view ---------------------------------------------------------------------------------------------
 
@@ -312,6 +316,7 @@ class ContainerState:
         self.staged_by_name = dict(self.by_name)
         for segment in self.segments.values():
             segment.reset_staged()
+            self.values.count(segment)
 
     def merge_event_count(self, source: Segment) -> int:
         """Return how many events a merge adds to its target (docs/protocol/wire.md#appends): a large one is 1."""

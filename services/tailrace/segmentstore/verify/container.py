@@ -144,7 +144,7 @@ class ContainerVerification:
     # -- segments ------------------------------------------------------------------------------------------------
 
     async def _verify_segments(self) -> None:
-        attributes = AttributeStore(self._tier2)
+        attributes = AttributeStore(self._tier2, self._state.values)
         reader = SegmentReader(self._cache, self._log, self._tier2, self._prefetch)
         for segment in sorted(self._state.segments.values(), key=lambda segment: segment.name):
             self._count(segment)

@@ -73,7 +73,7 @@ class ClusterStoreSpec:
     s3_endpoint: str | None
     s3_region: str | None
     cache_bytes: int
-    index_page_bytes: int
+    attribute_bytes: int
     kubeconfig: str | None = None
     """None: the pod's own service account."""
     siblings: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class ClusterStoreSpec:
     @property
     def budgets(self) -> Budgets:
         """Return the budgets of the process. Raises StartError when the cache is too small."""
-        return worker_budgets(self.cache_bytes, self.index_page_bytes)
+        return worker_budgets(self.cache_bytes, self.attribute_bytes)
 
 
 class ClusterStoreService:

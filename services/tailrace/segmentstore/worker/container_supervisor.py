@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tailrace.log.port import DurableLog
     from tailrace.segmentstore.attributes.pages import PageRoom
     from tailrace.segmentstore.cache.cache_manager import CacheManager
+    from tailrace.segmentstore.metadata.value_room import ValueRoom
     from tailrace.storage.contact import StoreContact
     from tailrace.storage.figures import StoreFigures
     from tailrace.storage.port import ObjectStore
@@ -87,6 +88,7 @@ class Shared:
     ports: WorkerPorts
     cache: CacheManager
     pages: PageRoom
+    values: ValueRoom
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
     arenas: ArenaPool = field(default_factory=ArenaPool)
     index_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.INDEX_UPLOADS_MAX))
@@ -303,6 +305,7 @@ class ContainerSupervisor:
             arenas=shared.arenas,
             index_slots=shared.index_slots,
             untiered=shared.untiered,
+            values=shared.values,
             recovery_lock=shared.turn,
             log_opened=partial(ports.log_opened, self.container_id),
         )

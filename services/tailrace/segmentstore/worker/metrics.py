@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.segmentstore.container.arena_pool import ArenaPool
     from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
+    from tailrace.segmentstore.metadata.value_room import ValueRoom
     from tailrace.storage.figures import StoreFigures
 
 _COUNTERS: Final = {
@@ -70,6 +71,11 @@ class Measured(Protocol):
     @property
     def untiered(self) -> UntieredRoom:
         """Return the room for records of what Tier 2 lacks."""
+        ...
+
+    @property
+    def attribute_values(self) -> ValueRoom:
+        """Return the room for attribute values that the containers share."""
         ...
 
     def status(self) -> list[ContainerStatus]:
@@ -125,6 +131,11 @@ class Metrics(Collector):
         yield GaugeMetricFamily("tailrace_untiered_records_bytes", about, value=untiered.used_bytes)
         about = "Bound of these records: operations wait above it"
         yield GaugeMetricFamily("tailrace_untiered_records_max_bytes", about, value=untiered.max_bytes)
+        values = self._worker.attribute_values
+        about = "Attribute values in memory that attribute indexes hold, too"
+        yield GaugeMetricFamily("tailrace_attribute_values_bytes", about, value=values.used_bytes)
+        about = "Bound of these values: those used least recently leave memory above it"
+        yield GaugeMetricFamily("tailrace_attribute_values_max_bytes", about, value=values.max_bytes)
 
     def _throttle(self) -> Iterator[Metric]:
         throttle = self._worker.cache.throttle

@@ -19,6 +19,7 @@ from tailrace.common.errors import BadRequestError, ContainerStoppedError, Tailr
 from tailrace.kernel import BlockCache
 from tailrace.segmentstore.attributes.pages import PageRoom
 from tailrace.segmentstore.cache.cache_manager import CacheManager
+from tailrace.segmentstore.metadata.value_room import ValueRoom
 from tailrace.segmentstore.worker.container_supervisor import ContainerSupervisor, NotOpen, Shared, WorkerPorts
 from tailrace.segmentstore.worker.pending_containers import PendingContainers
 
@@ -49,7 +50,12 @@ class Worker:
         self.container_count = container_count
         self.budgets = budgets
         self._first = tuple(owned)
-        self._shared = Shared(ports, CacheManager(BlockCache(budgets.cache_bytes)), PageRoom(budgets.index_page_bytes))
+        self._shared = Shared(
+            ports,
+            cache=CacheManager(BlockCache(budgets.cache_bytes)),
+            pages=PageRoom(budgets.index_page_bytes),
+            values=ValueRoom(budgets.attribute_value_bytes),
+        )
         self._supervisors: dict[int, ContainerSupervisor] = {}
         self._pending = PendingContainers()
         self._routes: dict[str, int] = {}
@@ -128,6 +134,11 @@ class Worker:
     def untiered(self) -> UntieredRoom:
         """Return the room for records of what Tier 2 lacks that the containers share."""
         return self._shared.untiered
+
+    @property
+    def attribute_values(self) -> ValueRoom:
+        """Return the room for attribute values that the containers share."""
+        return self._shared.values
 
     async def close(self, *, flush: bool = False) -> None:
         """Stop all containers; with `flush`, first move everything to Tier 2, as far as the deadline allows.

@@ -254,7 +254,7 @@ def _attributes_evicted_before_root_committed(patch: pytest.MonkeyPatch) -> None
             return
         if update is not None:
             segment.dirty.settle_items(update.items)
-            AttributeStore.evict(segment)
+            self._attributes.evict(segment)
             await self._ports.commit(update.operation)
         self._queue.attributes_flushed(segment)
 

@@ -32,6 +32,7 @@ from tailrace.segmentstore.container import operation_processor
 from tailrace.segmentstore.container.arena_pool import ArenaPool
 from tailrace.segmentstore.container.container import Container, ContainerPorts
 from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
+from tailrace.segmentstore.metadata.value_room import ValueRoom
 from tailrace.storage.port import ObjectStore
 
 CONTAINER = 2
@@ -83,6 +84,7 @@ class ContainerWorkload:
         scarce = random.Random(f"{seed}-scarce")
         self.untiered_max_bytes = scarce.choice([3_000, 30_000, limits.UNTIERED_RECORDS_MAX_BYTES])
         self.arenas_max_bytes = scarce.choice([0, 100_000, limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES])
+        self.values_max_bytes = scarce.choice([0, 5_000, limits.ATTRIBUTE_VALUES_MAX_BYTES])
 
     @property
     def steps(self) -> int:
@@ -171,6 +173,7 @@ class ContainerWorkload:
             entropy=entropy,
             cluster_id=CLUSTER_ID,
             untiered=UntieredRoom(self.untiered_max_bytes),
+            values=ValueRoom(self.values_max_bytes),
             arenas=ArenaPool(self.arenas_max_bytes),
         )
         return Container(CONTAINER, epoch, ports)

@@ -170,7 +170,7 @@ class SimStoreService(ClusterStoreService):
             s3_endpoint=None,
             s3_region=None,
             cache_bytes=BUDGETS.cache_bytes,
-            index_page_bytes=BUDGETS.index_page_bytes,
+            attribute_bytes=BUDGETS.attribute_bytes,
             tried=tried,
         )
         clock, entropy = world.clock(node.name), world.entropy(node.process.name)

@@ -51,7 +51,7 @@ BUDGETS = Budgets(
     connection_in_flight_bytes=4 << 20,
     send_buffer_bytes=4 << 20,
     upload_bytes=4 << 20,
-    index_page_bytes=4 << 20,
+    attribute_bytes=6 << 20,
 )
 
 

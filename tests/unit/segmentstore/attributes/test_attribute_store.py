@@ -13,6 +13,7 @@ from tailrace.common.errors import BadAttributeError, UnavailableError
 from tailrace.segmentstore import attributes as index
 from tailrace.segmentstore.api import NULL_ATTRIBUTE, AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata.value_room import VALUE_BYTES
 
 from ..conftest import Objects, World, eventually
 
@@ -138,7 +139,9 @@ async def test_a_value_in_flight_or_not_in_the_index_stays_and_the_least_recentl
     await container.get_attributes(NAME, [key_of(0)])  # used
     changing = asyncio.create_task(put(container, range(120, 130), 8))
     await eventually(lambda: segment.inflight)
-    assert container.storage.attributes.evict(segment) == 200 + 2 - 50
+    assert len(segment.latest) == 200 + 2
+    container.storage.attributes.evict(segment)
+    assert len(segment.latest) == 50
     there = {number for number in range(200) if key_of(number) in segment.latest}
     assert there >= {0, *range(100, 110), *range(120, 130)}
     assert there - {0} >= set(range(190, 200))
@@ -177,7 +180,7 @@ async def test_an_operation_with_more_attributes_than_the_bound_is_staged(
     await flush(container)
     segment = container.state.by_name[NAME]
     for value in range(3):
-        container.storage.attributes._forget(segment, 1000)
+        segment.evict_values(1000, 1000)
         await container.storage.attributes.load(segment, [key_of(0)])  # in memory, and the first to be evicted
         updates = [AttributeUpdate(key_of(n), EQUALS, 1000 + value, 999 + value if value else n) for n in range(10)]
         async with asyncio.timeout(20):
@@ -187,6 +190,38 @@ async def test_an_operation_with_more_attributes_than_the_bound_is_staged(
                 await container.update_attributes(NAME, updates)
         await flush(container)
     assert not segment.held
+
+
+async def test_values_of_many_segments_share_one_room(
+    world: World, reopen: Callable[[], Awaitable[Container]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle and sealed segments keep no values that others need the memory for, nor do owners that ended."""
+    monkeypatch.setattr(limits, "FLUSH_ATTRIBUTES_THRESHOLD", 10)
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
+    world.values.max_bytes = 500 * VALUE_BYTES
+    container = await world.open()
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(20)]
+    keys = [key_of(number) for number in range(100)]
+    for name in names:
+        await container.create_segment(name)
+        await container.update_attributes(name, [AttributeUpdate(key, REPLACE, 7) for key in keys])
+        await container.seal(name)
+
+    def clean() -> int:
+        return sum(segment.clean_values for segment in container.state.segments.values())
+
+    await eventually(lambda: not any(segment.dirty for segment in container.state.segments.values()))
+    await eventually(lambda: clean() <= 500)
+    for name in names:
+        assert await container.get_attributes(name, keys) == dict.fromkeys(keys, 7)
+    await container.delete(names[-1])
+    assert clean() * VALUE_BYTES == world.values.used_bytes <= world.values.max_bytes
+    container = await reopen()
+    assert clean() * VALUE_BYTES == world.values.used_bytes <= world.values.max_bytes
+    for name in names[:-1]:
+        assert await container.get_attributes(name, keys) == dict.fromkeys(keys, 7)
+    await container.close()
+    assert world.values.used_bytes == 0
 
 
 # -- pages
@@ -245,7 +280,7 @@ async def test_pages_are_in_memory_once_they_are_written(world: World, objects: 
     await put(container, range(300))
     await flush(container)
     segment = container.state.by_name[NAME]
-    container.storage.attributes._forget(segment, len(segment.latest))
+    segment.evict_values(1000, 1000)
     assert key_of(1) not in segment.latest
     objects.gets.clear()
     keys = [key_of(number) for number in range(300)]
@@ -274,7 +309,7 @@ async def test_a_lookup_is_not_repeated_when_other_parts_of_the_index_change(
     await container.update_attributes(NAME, [AttributeUpdate(key_of(numbers[-1]), REPLACE, 5)])
     await flush(container)
     assert segment.index is not root
-    assert container.storage.attributes._forget(segment, 1) == 1
+    assert segment.evict_values(1, 1000)[0] == 1
     objects.open.set()
     assert await asked == {key_of(numbers[150]): numbers[150]}
     await loaded
@@ -287,7 +322,6 @@ async def test_a_value_that_changes_during_its_lookup_stays_in_memory_until_the_
 ) -> None:
     container = await cold(world, reopen, 300)
     segment = container.state.by_name[NAME]
-    store = container.storage.attributes
     objects.open.clear()
     asked = asyncio.create_task(container.get_attributes(NAME, [key_of(1), key_of(2)]))
     await eventually(lambda: objects.gets)
@@ -295,7 +329,7 @@ async def test_a_value_that_changes_during_its_lookup_stays_in_memory_until_the_
     flushing = asyncio.create_task(flush(container))
     await eventually(lambda: not segment.inflight)
     segment.dirty.settle(container.state.committed_sequence)  # as if the index held it: only the lookup needs it
-    assert store._forget(segment, 100) == 0
+    assert segment.evict_values(100, 1000)[0] == 0
     objects.open.set()
     assert await asked == {key_of(1): 77, key_of(2): 2}
     await flushing

@@ -47,7 +47,7 @@ async def damaged(
     await eventually(lambda: all(not segment.dirty for segment in container.state.segments.values()))
     container = await reopen()
     for segment in container.state.segments.values():
-        container.storage.attributes._forget(segment, len(segment.latest))
+        segment.evict_values(1000, 1000)
     await damage(world, container)
     return container
 
