@@ -58,7 +58,7 @@ def retention(spec: StreamSpec, found: StreamDescription | None, moment: Moment)
         return _not_carried_out(RETENTION_ENFORCED, "spec.retention")
     if found.is_sealed:
         return _not_wanted(RETENTION_ENFORCED, SEALED, "The controllers delete no data of a stream that is sealed.")
-    if moment.late_ms is not None and found.applied_ms < moment.late_ms:
+    if moment.late_ms is not None and max(found.applied_ms, found.created_ms) < moment.late_ms:
         last = f"; the last time was {time_text(found.applied_ms)}" if found.applied_ms else ""
         message = f"The controllers have not applied spec.retention for several periods{last}: their logs say why."
         return Condition(RETENTION_ENFORCED, Status.FALSE, "NotApplied", message)

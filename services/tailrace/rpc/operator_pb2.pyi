@@ -160,7 +160,7 @@ class Retention(_message.Message):
     """The last truncation by the stream's policy, whose time is 0 when there was none, and what subscribers have not read:
     at most 100 of them, those that hold most first. A truncation has a reason: MinLimit, Consumption or MaxLimit.
     `appliedMs` is when the policy was applied last without an error; 0: never. `oldestMs` is when the oldest byte was
-    written, at the earliest; 0: there is none, or it is not known.
+    written, at the earliest; 0: there is none, or it is not known. `createdMs` is when the stream was created.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -171,11 +171,13 @@ class Retention(_message.Message):
     HOLDERS_FIELD_NUMBER: _builtins.int
     APPLIEDMS_FIELD_NUMBER: _builtins.int
     OLDESTMS_FIELD_NUMBER: _builtins.int
+    CREATEDMS_FIELD_NUMBER: _builtins.int
     truncatedMs: _builtins.int
     reason: _builtins.str
     freedBytes: _builtins.int
     appliedMs: _builtins.int
     oldestMs: _builtins.int
+    createdMs: _builtins.int
     @_builtins.property
     def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Holder]: ...
     def __init__(
@@ -187,10 +189,11 @@ class Retention(_message.Message):
         holders: _abc.Iterable[Global___Holder] | None = ...,
         appliedMs: _builtins.int = ...,
         oldestMs: _builtins.int = ...,
+        createdMs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appliedMs", b"appliedMs", "freedBytes", b"freedBytes", "holders", b"holders", "oldestMs", b"oldestMs", "reason", b"reason", "truncatedMs", b"truncatedMs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appliedMs", b"appliedMs", "createdMs", b"createdMs", "freedBytes", b"freedBytes", "holders", b"holders", "oldestMs", b"oldestMs", "reason", b"reason", "truncatedMs", b"truncatedMs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

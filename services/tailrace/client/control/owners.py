@@ -54,8 +54,9 @@ class StreamDescription(NamedTuple):
     ``scaled`` is the last scale.
 
     ``truncated`` is the last truncation by policy; ``holders`` are the subscribers, those that hold most first, at most
-    100. ``applied_ms`` is when the policy was applied last without an error; 0: never. ``oldest_ms`` is when the
-    oldest byte was written, at the earliest; 0: there is none, or it is unknown. ``held_bytes`` are the bytes of
+    100. ``applied_ms`` is when the policy was applied last without an error; 0: never. ``created_ms`` is when a stream
+    with a policy was created; 0: the controller is of an earlier version. ``oldest_ms`` is when the oldest byte was
+    written, at the earliest; 0: there is none, or it is unknown. ``held_bytes`` are the bytes of
     objects that it holds in Tier 2, as of the last minutes; None: not known. All of these need `sizes`.
 
     ``incarnation`` increases each time a stream of the name is created. ``state``: active, updating, scaling,
@@ -74,6 +75,7 @@ class StreamDescription(NamedTuple):
     holders: tuple[Holder, ...] = ()
     scaled: Scaled | None = None
     applied_ms: int = 0
+    created_ms: int = 0
     oldest_ms: int = 0
     held_bytes: int | None = None
 
@@ -180,6 +182,7 @@ def description(stream: StreamName, reply: pb.StreamDescription) -> StreamDescri
         ),
         scaled=Scaled(last.scaledMs, last.splits, last.merges) if reply.HasField("lastScale") else None,
         applied_ms=kept.appliedMs,
+        created_ms=kept.createdMs,
         oldest_ms=kept.oldestMs,
         held_bytes=reply.heldBytes if reply.HasField("heldBytes") else None,
     )

@@ -72,7 +72,7 @@ class OwnerService:
         described = pb.Retention()
         record = await self._core.retention.record(key, root.incarnation)
         created_ms = (await self._core.context.store.epoch(key, root, 0)).created_ms
-        described.appliedMs = record.applied_ms
+        described.appliedMs, described.createdMs = record.applied_ms, created_ms
         described.oldestMs = oldest_ms(record.recorded, *sizes, created_ms) or 0
         last = record.last
         if last is not None:

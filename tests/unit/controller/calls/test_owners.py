@@ -54,6 +54,18 @@ async def test_a_stream_is_described(api: Any) -> None:
     assert list(found.config.tags.tag) == ["blue"]
 
 
+async def test_when_a_stream_with_a_policy_was_created_is_described(world: Any, api: Any) -> None:
+    created_ms = world.clock.ms
+    await api.setup(
+        retentionPolicy=controller_pb2.RetentionPolicy(
+            retentionType=controller_pb2.RetentionPolicy.SIZE, retentionParam=10
+        )
+    )
+    world.clock.ms += 3_600_000
+    found = (await describe(api)).retention
+    assert (found.createdMs, found.appliedMs) == (created_ms, 0)
+
+
 async def test_the_last_scale_is_described(world: Any, api: Any) -> None:
     await api.setup(3)
     assert not (await describe(api)).HasField("lastScale")

@@ -213,7 +213,10 @@ def test_a_policy_that_the_rounds_do_not_apply_is_not_enforced() -> None:
     never = conditions.retention(POLICIES, FOUND, moment)
     assert (never.reason, "last time" in never.message) == ("NotApplied", False)
     assert conditions.retention(POLICIES, FOUND._replace(applied_ms=NOW_MS - 5000), moment).is_true
-    assert conditions.retention(POLICIES, FOUND, NOW).is_true, "it is new"
+    assert conditions.retention(POLICIES, FOUND, NOW).is_true, "the resource is new"
+    young = FOUND._replace(created_ms=NOW_MS - 5000)
+    assert conditions.retention(POLICIES, young, moment).is_true, "the stream was created long after its resource"
+    assert not conditions.retention(POLICIES, young._replace(created_ms=NOW_MS - 5001), moment).is_true
 
 
 @pytest.mark.parametrize(
