@@ -124,7 +124,8 @@ class AppendRequest:
 
     ``data`` is copied before `SegmentContainer.submit_append` returns. Exactly one of ``completed`` and ``failed`` is
     called later, on the loop, in commit order: ``completed(request)`` after the operation is durable and committed
-    (``offset`` and ``new_length`` are set then), ``failed(request, error)`` otherwise. Neither may raise.
+    (``offset`` and ``new_length`` are set then), ``failed(request, error)`` otherwise. Neither may raise. ``turn``:
+    its number among the appends that had to wait for room in the cache; 0: it did not, or waits for its turn.
     """
 
     segment: str
@@ -137,6 +138,7 @@ class AppendRequest:
     offset: int = -1
     new_length: int = -1
     context: object = None
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ An append reserves, when it is staged, exactly what its commit takes. While it w
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -41,7 +40,6 @@ class CacheManager:
         self.staged: dict[ReadIndex, StagedTail] = {}
         """Tails of segments with staged appends or merges; what they take together is what is reserved."""
         self.throttle = Throttle(cache.max_bytes, self._kept_bytes, self._press)
-        self._room: asyncio.Future[None] | None = None
         self._pressure_listeners: list[Callable[[], None]] = []
 
     def on_pressure(self, listener: Callable[[], None]) -> None:
@@ -73,16 +71,6 @@ class CacheManager:
         """Return the bytes that must stay: those that Tier 2 lacks, and reservations."""
         cache = self.cache
         return cache.max_bytes - (cache.available_blocks + self._evictable_blocks) * BLOCK_BYTES
-
-    def room(self) -> asyncio.Future[None]:
-        """Return a future that is done when room may have appeared."""
-        if self._room is None or self._room.done():
-            self._room = asyncio.get_running_loop().create_future()
-        return self._room
-
-    def _freed(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
 
     def _evict(self, blocks: int) -> bool:
         """Evict entries until so many blocks are free. Return False when there are too few, and evict none for that."""
@@ -134,7 +122,6 @@ class CacheManager:
     def _release(self, blocks: int) -> None:
         if blocks:
             self.cache.release_reservation(blocks)
-            self._freed()
 
     def _settled(self, index: ReadIndex, tail: StagedTail) -> None:
         """Forget a tail because nothing is staged; flush it again if it could not be made evictable before."""
@@ -217,7 +204,6 @@ class CacheManager:
             entry.evictable = True
             self._evictable[entry] = None
             self._evictable_blocks += blocks_needed(entry.length)
-            self._freed()
 
     def touch(self, entry: Entry) -> None:
         """Make an entry that was read the most recently used one."""
@@ -230,7 +216,6 @@ class CacheManager:
             del self._evictable[entry]
             self._evictable_blocks -= blocks_needed(entry.length)
         self._free(entry)
-        self._freed()
 
     def drop_below(self, index: ReadIndex, offset: int) -> None:
         """Free entries that end at or below `offset`; a tail entry that `make_evictable` would leave stays."""
@@ -277,7 +262,6 @@ class CacheManager:
     def unpin(self, view: CacheView) -> None:
         """Release a view of `pin`."""
         view.release()
-        self._freed()
 
 
 def _grows(entry: Entry, end: int) -> bool:

@@ -2,11 +2,16 @@
 
 Past a target, the admitted rate is the room left divided by a fixed time. If Tier 2 takes F bytes a second, the room
 settles at F times that time. So writers slow down to the rate of the flushes, and no stall is long.
+
+An append that is admitted and longer than that room keeps its turn until it fits: later ones wait behind it. Otherwise
+small appends would take what becomes free, and it would wait as long as they come.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import math
 from collections import deque
 from typing import TYPE_CHECKING
@@ -15,6 +20,8 @@ from tailrace.common import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tailrace.segmentstore.api import AppendRequest
 
 
 def admitted_bytes_per_s(kept_bytes: int, capacity_bytes: int) -> float:
@@ -34,10 +41,15 @@ class Throttle:
         self._capacity_bytes = capacity_bytes
         self._kept_bytes = kept_bytes
         self._pressed = pressed
-        self._waiting: deque[tuple[asyncio.Future[None], int, float]] = deque()
-        """Of each append that waits: its future, its length in bytes, and since when it waits."""
+        self._waiting: deque[tuple[asyncio.Future[None], AppendRequest, float]] = deque()
+        """Of each append that waits for its turn: its future, and since when it waits."""
+        self._turns = itertools.count(1)
+        self._unfit: list[tuple[int, asyncio.Future[None], int]] = []
+        """A heap. Of each append that had its turn and waits for room: its turn, future and length in bytes."""
+        self._looks = False
+        """One of them was woken in this tick and looks for room: later appends wait."""
+        self._ticks = False
         self._credit_bytes = 0.0
-        self._passes = 0  # admitted appends that have not asked again yet
         self._credited_s = -math.inf
         self._pressed_s = -math.inf
         self.throttled = 0
@@ -48,28 +60,41 @@ class Throttle:
     @property
     def waiting(self) -> int:
         """Return how many appends wait now; a cancelled one counts until its turn comes."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._unfit)
 
-    def ask(self, length_bytes: int) -> asyncio.Future[None] | None:
+    def ask(self, request: AppendRequest) -> asyncio.Future[None] | None:
         """Return None when an append may proceed, else a future: ask again when it is done."""
-        if self._passes:
-            self._passes -= 1
+        if request.turn:
             return None
         rate = admitted_bytes_per_s(self._kept_bytes(), self._capacity_bytes)
-        if rate == math.inf and not self._waiting:
+        is_first = not (self._waiting or self._unfit or self._looks)
+        if is_first and rate == math.inf:
             return None
         self._press()
-        if not self._waiting:
+        if is_first:
             self._credit(rate)
             if self._credit_bytes > 0:
-                self._credit_bytes -= length_bytes
+                self._credit_bytes -= request.length
                 return None
-            asyncio.get_running_loop().call_later(limits.THROTTLE_TICK_S, self._tick)
         self.throttled += 1
         loop = asyncio.get_running_loop()
         admitted: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((admitted, length_bytes, loop.time()))
+        self._waiting.append((admitted, request, loop.time()))
+        self._tick_later()
         return admitted
+
+    def wait_room(self, request: AppendRequest) -> asyncio.Future[None]:
+        """Return a future for an append that had its turn and finds no room: submit it again when it is done."""
+        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        request.turn = request.turn or next(self._turns)
+        heapq.heappush(self._unfit, (request.turn, room, request.length))
+        self._tick_later()
+        return room
+
+    def _tick_later(self) -> None:
+        if not self._ticks:
+            self._ticks = True
+            asyncio.get_running_loop().call_later(limits.THROTTLE_TICK_S, self._tick)
 
     def _press(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -90,16 +115,35 @@ class Throttle:
         self._credit_bytes = min(self._credit_bytes + elapsed_s * rate, 2 * limits.THROTTLE_TICK_S * rate)
 
     def _tick(self) -> None:
-        self._passes = 0  # admitted appends whose connection is gone did not use theirs
-        self._credit(admitted_bytes_per_s(self._kept_bytes(), self._capacity_bytes))
-        while self._waiting and self._credit_bytes > 0:
-            admitted, length_bytes, began_s = self._waiting.popleft()
+        self._ticks = False
+        kept_bytes = self._kept_bytes()
+        self._credit(admitted_bytes_per_s(kept_bytes, self._capacity_bytes))
+        self._looks = self._wake_unfit(self._capacity_bytes - kept_bytes)
+        while self._waiting and not self._looks and self._credit_bytes > 0:
+            admitted, request, began_s = self._waiting.popleft()
             if admitted.done():
                 continue  # cancelled
-            self._credit_bytes -= length_bytes
-            self._passes += 1
+            self._credit_bytes -= request.length
             self.waited_s += self._credited_s - began_s
+            request.turn = next(self._turns)
             admitted.set_result(None)
-        if self._waiting:
+        if self._waiting or self._unfit or self._looks:
             self._press()
-            asyncio.get_running_loop().call_later(limits.THROTTLE_TICK_S, self._tick)
+            self._tick_later()
+
+    def _wake_unfit(self, room_bytes: int) -> bool:
+        """Let the first one whose turn it was look for room, and those behind it that fit, too; return whether any did.
+
+        Only the cache knows exactly whether one fits. Those that do not come back, to their place.
+        """
+        woken = False
+        while self._unfit:
+            _, room, length_bytes = self._unfit[0]
+            if not room.done():
+                if woken and room_bytes < length_bytes:
+                    break
+                room_bytes -= length_bytes
+                room.set_result(None)
+                woken = True
+            heapq.heappop(self._unfit)
+        return woken

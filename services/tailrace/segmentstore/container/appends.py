@@ -81,10 +81,10 @@ class AppendPath:
             return again
         if request.length:
             cache = self._cache
-            if (admitted := cache.throttle.ask(request.length)) is not None:
+            if (admitted := cache.throttle.ask(request)) is not None:
                 return admitted
             if not cache.stage_append(segment.read_index, segment.length, request.length):
-                return cache.room()
+                return cache.throttle.wait_room(request)
         crc = 0
         for part in request.data:
             crc = crc32c(part, crc)

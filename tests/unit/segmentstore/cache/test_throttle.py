@@ -15,6 +15,7 @@ from sim import SimWorld
 from tailrace.common import limits
 from tailrace.kernel import BlockCache
 from tailrace.log.memory import MemoryLog, MemoryLogStore
+from tailrace.segmentstore.api import AppendRequest
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.cache.throttle import Throttle, admitted_bytes_per_s
 from tailrace.segmentstore.container.container import Container, ContainerPorts
@@ -35,6 +36,10 @@ def test_the_rate_falls_steadily(less: int, more: int) -> None:
 def simulated(main: Callable[[SimWorld], Coroutine[Any, Any, None]]) -> None:
     with SimWorld(1) as world:
         world.run(main(world))
+
+
+def appending(length_bytes: int) -> AppendRequest:
+    return AppendRequest(NAME, (), length_bytes, (), lambda _: None, lambda _, error: None)
 
 
 class SlowStore:
@@ -144,6 +149,36 @@ def test_writers_that_tier_2_keeps_up_with_are_never_held() -> None:
     simulated(main)
 
 
+@pytest.mark.parametrize("tier2_bytes_per_s", [4 * MIB, 16 * MIB])
+def test_many_small_appends_do_not_starve_a_large_one(tier2_bytes_per_s: int) -> None:
+    """At such rates the room in the cache settles below the length of the large append."""
+
+    async def main(world: SimWorld) -> None:
+        container, store = await open_container(world, tier2_bytes_per_s)
+        throttle = container.core.cache.throttle
+        large, small = Writers(container, 8 * MIB - 64), Writers(container, APPEND_BYTES)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + SECONDS
+        writing = [asyncio.ensure_future(small.write(until_s)) for _ in range(400)]
+        writing.append(asyncio.ensure_future(large.write(until_s)))
+        await asyncio.wait(writing)
+        # Each in turn: one large append and 400 small ones.
+        turn_s = (8 * MIB + 400 * APPEND_BYTES) / tier2_bytes_per_s
+        assert max(large.latencies_s) < 1.5 * turn_s
+        assert max(small.latencies_s) < 1.5 * turn_s
+        assert len(large.latencies_s) > SECONDS / turn_s
+        assert store.stored_bytes > 0.9 * SECONDS * tier2_bytes_per_s, "Tier 2 was idle while writers waited"
+        await container.flush_to_storage()
+        throttled, began_s = throttle.throttled, loop.time()
+        await container.append(NAME, [bytes(8 * MIB - 64)])
+        await asyncio.gather(*(container.append(NAME, [bytes(APPEND_BYTES)]) for _ in range(100)))
+        assert (throttle.throttled, throttle.waiting) == (throttled, 0), "Tier 2 has caught up"
+        assert loop.time() - began_s < 0.1
+        await container.close()
+
+    simulated(main)
+
+
 def test_waiting_appends_are_admitted_in_order_and_all_of_them() -> None:
     async def main(world: SimWorld) -> None:
         kept = CAPACITY - MIB
@@ -154,7 +189,8 @@ def test_waiting_appends_are_admitted_in_order_and_all_of_them() -> None:
 
         async def append(number: int) -> None:
             began_s = now()
-            while (turn := throttle.ask(100_000)) is not None:
+            request = appending(100_000)
+            while (turn := throttle.ask(request)) is not None:
                 await turn
             order.append(number)
             waited_s.append(now() - began_s)
@@ -169,10 +205,46 @@ def test_waiting_appends_are_admitted_in_order_and_all_of_them() -> None:
         await asyncio.sleep(0.02)
         assert len(order) == 29
         assert order == sorted(order)
-        assert throttle.ask(1 << 30) is None
+        assert throttle.ask(appending(1 << 30)) is None
         assert throttle.waiting == 0
         assert throttle.waited_s > 1.0
         assert throttle.waited_s == pytest.approx(sum(waited_s), abs=0.01)
         await asyncio.wait(appends)
+
+    simulated(main)
+
+
+def test_appends_without_room_go_on_in_their_order_and_before_all_others() -> None:
+    async def main(world: SimWorld) -> None:
+        room = 0
+        throttle = Throttle(CAPACITY, lambda: CAPACITY - room, lambda: None)
+        order: list[int] = []
+
+        async def append(number: int, length_bytes: int) -> None:
+            nonlocal room
+            request = appending(length_bytes)
+            while True:
+                if (turn := throttle.ask(request)) is None:
+                    if length_bytes <= room:
+                        break
+                    turn = throttle.wait_room(request)
+                await turn
+            room -= length_bytes
+            order.append(number)
+
+        lengths = [100, 5000, 20, 300, 4000, *[1] * 20]
+        appends = [asyncio.ensure_future(append(number, length)) for number, length in enumerate(lengths)]
+        gone = asyncio.ensure_future(append(99, 10_000))
+        await asyncio.sleep(1)
+        assert throttle.waiting == len(lengths) + 1
+        gone.cancel()
+        while len(order) < len(lengths):
+            before = list(order)
+            room += 50
+            await asyncio.sleep(0.02)
+            assert order[: len(before)] == before
+        assert order == sorted(order)
+        await asyncio.wait(appends)
+        assert throttle.waiting == 0
 
     simulated(main)
