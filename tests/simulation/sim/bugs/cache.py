@@ -29,6 +29,13 @@ def _crowded(seed: int) -> PressureWorkload:
     return PressureWorkload(seed, Shortage.ROOM)
 
 
+def _unthrottled(seed: int) -> PressureWorkload:
+    """Appends are admitted until the cache is full, so that more of them are staged while entries are flushed."""
+    workload = PressureWorkload(seed, Shortage.ROOM)
+    workload.knobs |= {(limits, "THROTTLE_TARGET"): 1.0}
+    return workload
+
+
 def _left_in_the_log(seed: int) -> PressureWorkload:
     """Frames are small, and recoveries leave much in the log."""
     workload = PressureWorkload(seed, Shortage.ROOM)
@@ -189,7 +196,10 @@ def _evicted_before_tier2_has_all(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug(
-    "appended-to-evictable-entry", _crowded, checker="checks/undamaged.py", words="a read of .* reports CorruptionError"
+    "appended-to-evictable-entry",
+    _unthrottled,
+    checker="checks/undamaged.py",
+    words="a read of .* reports CorruptionError",
 )
 def _appended_to_evictable_entry(patch: pytest.MonkeyPatch) -> None:
     """An entry that Tier 2 holds grows by an append, and its eviction drops bytes that only the cache has.
