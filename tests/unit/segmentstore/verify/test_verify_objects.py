@@ -268,14 +268,18 @@ async def test_a_claim_that_is_gone(cluster: Cluster) -> None:
 @object_log
 async def test_a_mark_that_is_gone(cluster: Cluster) -> None:
     marks_of_owner = r"log/0/0*3/mark-\d+"
+    newest = ""
+
+    def has_another() -> bool:
+        return max(cluster.keys(marks_of_owner), default="") > newest
 
     async def truncate(worker: Worker) -> None:
+        nonlocal newest
         for _ in range(3):
-            before = max(cluster.keys(marks_of_owner), default="")
+            newest = max(cluster.keys(marks_of_owner), default="")
             await more(worker)
             await worker.container_for(A).flush_to_storage()
-            # The log is truncated in the background: one mark may stand for two truncations.
-            await eventually(lambda before=before: max(cluster.keys(marks_of_owner), default="") > before)
+            await eventually(has_another)  # the log is truncated later: one mark may stand for two truncations
 
     await cluster.serve(truncate)
     marks = cluster.keys(marks_of_owner)
