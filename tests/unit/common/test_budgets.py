@@ -130,7 +130,8 @@ def test_the_budgets_of_a_pod_fill_its_memory_and_never_exceed_it(workers: int, 
     )
     assert attributes >= limits.POD_ATTRIBUTES_MIN_BYTES
     assert pod.worker.index_page_bytes + pod.worker.attribute_value_bytes == attributes
-    assert 0 < pod.worker.attribute_value_bytes <= pod.worker.index_page_bytes
+    assert 0 < pod.worker.attribute_value_bytes <= limits.ATTRIBUTE_VALUES_MAX_BYTES
+    assert 2 * pod.worker.attribute_value_bytes <= pod.worker.index_page_bytes
     assert pod.spare_bytes >= memory // 9
 
 
