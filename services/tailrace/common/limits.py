@@ -191,6 +191,9 @@ SNAPSHOT_INTERVAL_S: Final = 300.0
 SNAPSHOT_DELETES_WAIT_S: Final = 150.0  # that objects to delete wait for the next snapshot, which may not be due
 SNAPSHOT_TICK_S: Final = 5.0
 SNAPSHOT_RETRY_S: Final = 10.0  # after one that failed
+SNAPSHOT_FLUSH_WAIT_S: Final = 60.0  # for the storage writer to move what a snapshot has in the log alone
+SNAPSHOT_FLUSH_TICK_S: Final = 0.1
+SNAPSHOT_COPY_MAX_BYTES: Final = 1 * MIB  # so little of it is written at once
 SNAPSHOT_LEAVE_DEADLINE_S: Final = 5.0  # the last one of a closing container
 SNAPSHOTS_KEPT: Final = 3  # of one container
 

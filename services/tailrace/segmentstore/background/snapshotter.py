@@ -2,35 +2,33 @@
 
 An object that the newest snapshot references stays until a newer snapshot is stored: a dereferenced object is deleted
 only after this owner has stored a later snapshot. Bytes that are in the log alone are pinned in the cache at the moment
-of the snapshot and written beside it. Their keys are committed to the pending deletes before the snapshot exists, so
-that any later owner deletes them once the snapshot is superseded.
+of the snapshot. Most of them the storage writer moves to Tier 2 soon after, so the snapshot waits for it, and names them
+there. What is left is written beside the snapshot. The keys of that are committed to the pending deletes before the
+snapshot exists, so that any later owner deletes them once the snapshot is superseded.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, FencedError, MemoryDamageError, TailraceError, UnavailableError
-from tailrace.kernel import crc32c
+from tailrace.common.errors import CorruptionError, FencedError, TailraceError, UnavailableError
+from tailrace.segmentstore.background.snapshot_tail import capture
 from tailrace.segmentstore.metadata import checkpoint
 from tailrace.segmentstore.metadata import operations as ops
-from tailrace.segmentstore.metadata.pending_appends import PendingAppends
-from tailrace.segmentstore.tier2.chunk_objects import Section
 from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, folder, parse_key
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from tailrace.common.ports import Clock, Entropy
-    from tailrace.kernel import CacheView
+    from tailrace.segmentstore.background.snapshot_tail import SnapshotTail
     from tailrace.segmentstore.cache.cache_manager import CacheManager
     from tailrace.segmentstore.metadata.fields import ChunkRef
-    from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.metadata.state import ContainerState
     from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
     from tailrace.storage.port import ObjectStore
@@ -65,6 +63,8 @@ class Snapshotter:
     def __init__(self, ports: SnapshotPorts) -> None:
         self._ports = ports
         self._taking = asyncio.Lock()
+        self._hurries = 0
+        """How many callers wait for a snapshot, or for one that is taken to end."""
         self._superseded: dict[str, None] = {}
         self._tail: frozenset[str] = frozenset()  # objects of the newest snapshot alone
         self.sequence = -1
@@ -81,7 +81,7 @@ class Snapshotter:
         while True:
             await self._wait(wait_s)
             try:
-                taken = await self.take()
+                taken = await self._take(flush_wait_s=limits.SNAPSHOT_FLUSH_WAIT_S)
                 self.last_error = ""
             except FencedError:
                 raise
@@ -156,13 +156,24 @@ class Snapshotter:
         return sorted(found[1] for found in listed if found is not None and found[0] == container)
 
     async def take(self) -> bool:
-        """Store a snapshot of the committed state, unless it is stored already.
+        """Store a snapshot of the committed state now, unless it is stored already.
 
         Returns False when the snapshot must wait for a flush: recovery left bytes in the log alone.
 
         Raises:
             FencedError, CorruptionError, UnavailableError: see `check_newest`. CorruptionError also for cached bytes
                 that differ from the bytes written.
+        """
+        self._hurries += 1
+        try:
+            return await self._take(flush_wait_s=0.0)
+        finally:
+            self._hurries -= 1
+
+    async def _take(self, *, flush_wait_s: float) -> bool:
+        """Do the same, but first wait until the storage writer has moved nearly all that the state has in the log alone.
+
+        The wait ends after `flush_wait_s`, or when `take` is called.
         """
         async with self._taking:
             state = self._ports.state
@@ -171,42 +182,51 @@ class Snapshotter:
                 return True
             await self.check_newest()
             time_ms = self._ports.clock.now_ms()  # of the state: what is committed during the upload is later
-            runs = capture(state, self._ports.cache)
-            if runs is None:
+            tail = capture(state, self._ports.cache)
+            if tail is None:
                 return False
             body, sequence, gone = checkpoint.encode(state), state.committed_sequence, dict(state.pending_deletes)
             try:
-                tail = await self._write_tail(runs)
+                await self._wait_for_flush(tail, flush_wait_s)
+                written = await self._write_left(tail)
             finally:
-                for run in runs:
-                    run.release(self._ports.cache)
-            await self._store(sequence, time_ms, body, tail)
+                tail.release()
+            await self._store(sequence, time_ms, body, _in_order([*tail.flushed, *written]))
             # A restore that began from the previous snapshot needs its objects; a restore that begins now checks for
             # this snapshot at its end (docs/adr/0012).
             names = await self.check_newest()
             self.sequence, self._superseded = sequence, gone
-            self._tail = frozenset(ref.object_key for _, ref in tail)
+            self._tail = frozenset(ref.object_key for _, ref in written)
             await self._remove_older(names)
             return True
 
-    async def _write_tail(self, runs: Sequence[TailRun]) -> list[tuple[int, ChunkRef]]:
-        tail: list[tuple[int, ChunkRef]] = []
+    async def _wait_for_flush(self, tail: SnapshotTail, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + wait_s
+        while tail.left_bytes > limits.SNAPSHOT_COPY_MAX_BYTES and loop.time() < due and not self._hurries:
+            await asyncio.sleep(limits.SNAPSHOT_FLUSH_TICK_S)
+            tail.take_flushed()
+
+    async def _write_left(self, tail: SnapshotTail) -> list[tuple[int, ChunkRef]]:
+        """Write what is not flushed to objects of the snapshot alone."""
+        written: list[tuple[int, ChunkRef]] = []
         tier2 = self._ports.tier2
         try:
-            for batch in _batches(runs):
+            while True:
                 async with self._ports.upload_slots:
-                    tail += await tier2.write([run.section() for run in batch])
-                for run in batch:
-                    run.release(self._ports.cache)
+                    if not (batch := tail.next_batch()):
+                        break
+                    written += await tier2.write([run.section() for run in batch])
+                tail.written(batch)
         except Exception:
             # No snapshot will name them: the next one, or the next flush, puts them on the pending-delete list.
-            tier2.remember_unreferenced(ref.object_key for _, ref in tail)
+            tier2.remember_unreferenced(ref.object_key for _, ref in written)
             raise
-        # Only the snapshot needs the objects of its tail. Once committed here, every later owner knows of them too.
-        pending = [*dict.fromkeys(ref.object_key for _, ref in tail), *tier2.take_unreferenced()]
+        # Only the snapshot needs these objects. Once committed here, every later owner knows of them too.
+        pending = [*dict.fromkeys(ref.object_key for _, ref in written), *tier2.take_unreferenced()]
         if pending:
             await self._ports.commit(ops.AddChunks([], pending))
-        return tail
+        return written
 
     async def _store(self, sequence: int, time_ms: int, body: bytes, tail: Sequence[tuple[int, ChunkRef]]) -> None:
         ports, container, epoch = self._ports, self._ports.state.container_id, self._ports.epoch
@@ -232,92 +252,5 @@ class Snapshotter:
             _logger.info("older_snapshots_not_deleted", container=container, reason=str(error))
 
 
-@dataclass(slots=True)
-class TailRun:
-    """Un-tiered bytes of a segment at one moment, pinned in the cache, and the CRCs to verify them with."""
-
-    segment_id: int
-    name: str
-    start: int
-    end: int
-    items: PendingAppends = field(default_factory=PendingAppends)
-    pieces: list[tuple[int, CacheView]] = field(default_factory=list)
-    begins_event: bool = False
-
-    def pin(self, segment: Segment, cache: CacheManager) -> bool:
-        """Pin the cached bytes; return False when the cache lacks some."""
-        position = self.start
-        for entry in segment.read_index.run(self.start, self.end - self.start):
-            if entry.address < 0:
-                return False
-            self.pieces.append((entry.offset, cache.pin(entry)))
-            position = entry.end
-        return position >= self.end
-
-    def release(self, cache: CacheManager) -> None:
-        """Unpin the cache blocks."""
-        for _, view in self.pieces:
-            cache.unpin(view)
-        self.pieces.clear()
-
-    def section(self) -> Section:
-        """Return the bytes, each append verified. Raises MemoryDamageError."""
-        content = bytearray()
-        for offset, view in self.pieces:
-            content += view.tobytes()[max(self.start - offset, 0) : self.end - offset]
-        data = memoryview(content)
-        for item in self.items:
-            if crc32c(data[item.offset - self.start : item.end - self.start]) != item.crc:
-                raise MemoryDamageError(
-                    f"segment {self.name} at {item.offset}",
-                    f"{item.length} cached bytes differ from those that were written",
-                )
-        return Section(self.segment_id, self.name, self.start, data, begins_event=self.begins_event)
-
-
-def capture(state: ContainerState, cache: CacheManager) -> list[TailRun] | None:
-    """Pin and return everything that Tier 2 lacks; None, with nothing pinned, when some of it is in the log alone."""
-    runs: list[TailRun] = []
-    for segment in state.segments.values():
-        for run in _runs(segment):
-            runs.append(run)
-            if not run.pin(segment, cache):
-                for pinned in runs:
-                    pinned.release(cache)
-                return None
-    return runs
-
-
-def _runs(segment: Segment) -> Iterator[TailRun]:
-    """Yield the un-tiered ranges of a segment in pieces, split between appends."""
-    if not segment.pending:
-        return
-    for start, end in segment.chunks.gaps(segment.start_offset, segment.length):
-        run = TailRun(segment.segment_id, segment.name, start, start)
-        for item in segment.pending:
-            if item.end <= start or item.offset >= end:
-                continue
-            stop = min(item.end, end)
-            if run.end > run.start and stop - run.start > limits.FLUSH_OBJECT_MAX_BYTES:
-                yield run
-                run = TailRun(segment.segment_id, segment.name, run.end, run.end)
-            run.end = stop
-            if item.offset == run.start:
-                run.begins_event = segment.event_starts.is_start(run.start)
-            if item.offset >= run.start and item.end <= end:
-                run.items.add(*item)
-        yield run
-
-
-def _batches(runs: Sequence[TailRun]) -> Iterator[list[TailRun]]:
-    """Yield runs that share an object."""
-    batch: list[TailRun] = []
-    size = 0
-    for run in runs:
-        if batch and size + run.end - run.start > limits.FLUSH_THRESHOLD_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(run)
-        size += run.end - run.start
-    if batch:
-        yield batch
+def _in_order(refs: Sequence[tuple[int, ChunkRef]]) -> list[tuple[int, ChunkRef]]:
+    return sorted(refs, key=lambda each: (each[0], each[1].segment_offset))

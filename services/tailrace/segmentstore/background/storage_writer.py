@@ -27,7 +27,7 @@ from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from tailrace.segmentstore.background.flush_queue import FlushQueue
     from tailrace.segmentstore.cache.segment_reader import SegmentReader
@@ -119,7 +119,7 @@ class StorageWriter:
             segment.flushing = True
             self._state.flushing[segment.segment_id] = None
         try:
-            await self._write_all(_jobs(segments))
+            await self._write_all(_jobs(segments, self._state.flush_boundaries))
         finally:
             for segment in segments:
                 segment.flushing = False
@@ -222,21 +222,30 @@ def _damage(segment: Segment, item: PendingAppend) -> MemoryDamageError:
     )
 
 
-def _jobs(segments: Sequence[Segment]) -> list[_Job]:
-    """Return what to write: one object per run of a large segment, shared objects for small segments."""
+def _jobs(segments: Sequence[Segment], boundaries: Mapping[int, int]) -> list[_Job]:
+    """Return what to write: one object per run of a large segment, shared objects for small segments.
+
+    No run spans the boundary of its segment.
+    """
     jobs: list[_Job] = []
     small: list[Segment] = []
     for segment in segments:
         if segment.pending.length_bytes >= _SHARED_MAX_BYTES // 4:
-            runs = segment.pending.runs(limits.FLUSH_OBJECT_MAX_BYTES, limits.FLUSH_RUNS_PER_PASS_MAX)
+            boundary = boundaries.get(segment.segment_id)
+            runs = segment.pending.runs(limits.FLUSH_OBJECT_MAX_BYTES, limits.FLUSH_RUNS_PER_PASS_MAX, boundary)
             if len(runs) > 1 and runs[-1].length_bytes < _SHARED_MAX_BYTES // 4:
                 del runs[-1]  # a later pass writes it together with later appends
             jobs += [[(segment, run)] for run in runs]
         elif segment.pending:
             small.append(segment)
     for batch in _batches(small):
-        jobs.append([(segment, run) for segment in batch for run in segment.pending.runs(_SHARED_MAX_BYTES, 1)])
+        jobs.append([(segment, run) for segment in batch for run in _small_runs(segment, boundaries)])
     return jobs
+
+
+def _small_runs(segment: Segment, boundaries: Mapping[int, int]) -> list[PendingAppends]:
+    boundary = boundaries.get(segment.segment_id)
+    return segment.pending.runs(_SHARED_MAX_BYTES, 1 if boundary is None else 2, boundary)
 
 
 def _batches(segments: Sequence[Segment]) -> list[list[Segment]]:

@@ -7,6 +7,7 @@ tenth of what an object for each takes.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from itertools import compress, islice, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -90,6 +91,15 @@ class PendingAppends:
             return self._frames[self._first]
         return min(islice(self._frames, self._first, None))
 
+    def count_before(self, offset: int) -> int:
+        """Return how many begin before `offset`."""
+        return bisect_left(self._offsets, offset, self._first) - self._first
+
+    def splits(self, offset: int) -> bool:
+        """Return whether one begins before `offset` and ends beyond."""
+        last = bisect_left(self._offsets, offset, self._first) - 1
+        return last >= self._first and self._offsets[last] + self._lengths[last] > offset
+
     def remove_first(self, count: int) -> None:
         """Remove so many of the oldest ones."""
         self._room.remove_appends(count)
@@ -112,9 +122,10 @@ class PendingAppends:
         self._frames = array("q", compress(self._frames[first:], kept))
         self.length_bytes = sum(self._lengths)
 
-    def runs(self, max_bytes: int, max_runs: int) -> list[PendingAppends]:
+    def runs(self, max_bytes: int, max_runs: int, boundary: int | None = None) -> list[PendingAppends]:
         """Return copies of the first contiguous runs, each at most `max_bytes` long unless one append is longer.
 
+        A run ends at ``boundary``, an offset at which an append begins.
         The room does not count the copies: they are as short-lived as the uploads that they are for.
         """
         runs: list[PendingAppends] = []
@@ -125,7 +136,7 @@ class PendingAppends:
             while at < count and (at == begin or size + lengths[at] <= max_bytes):
                 size += lengths[at]
                 at += 1
-                if at < count and offsets[at] != offsets[at - 1] + lengths[at - 1]:
+                if at < count and (offsets[at] != offsets[at - 1] + lengths[at - 1] or offsets[at] == boundary):
                     break
             runs.append(self._copy(begin, at, size))
         return runs

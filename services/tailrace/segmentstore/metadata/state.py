@@ -57,6 +57,7 @@ class ContainerState:
         self.merged: dict[str, MergedSource] = {}
         self.moves: dict[int, tuple[int, int]] = {}  # merged source id -> (target id, shift)
         self.flushing: dict[int, None] = {}  # ids of segments that are being flushed; not replayed
+        self.flush_boundaries: dict[int, int] = {}  # by segment id: an offset that no new chunk spans; not replayed
         self.object_uses: dict[str, int] = {}
         self.pending_deletes: dict[str, None] = {}
         self.releases = 0

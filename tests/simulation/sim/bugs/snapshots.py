@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,10 +11,13 @@ from sim.bugs.registry import bug
 from sim.workloads.snapshots import SnapshotWorkload
 from tailrace.common import limits
 from tailrace.segmentstore.background import snapshotter
-from tailrace.segmentstore.background.snapshotter import Snapshotter, TailRun
+from tailrace.segmentstore.background.snapshot_tail import SnapshotTail
+from tailrace.segmentstore.background.snapshotter import Snapshotter
+from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.metadata import checkpoint
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.fields import ChunkRef
+from tailrace.segmentstore.metadata.state import ContainerState
 
 
 def _sweeping(seed: int) -> SnapshotWorkload:
@@ -27,6 +29,7 @@ def _sweeping(seed: int) -> SnapshotWorkload:
         (limits, "FLUSH_INTERVAL_S"): 5.0,
         (limits, "SNAPSHOT_FIRST_S"): 15.0,
         (limits, "SNAPSHOT_INTERVAL_S"): 300.0,
+        (limits, "SNAPSHOT_COPY_MAX_BYTES"): limits.MIB,
         (limits, "SWEEP_FIRST_AFTER_S"): 0.1,
         (limits, "SWEEP_INTERVAL_S"): 0.5,
     }
@@ -63,8 +66,8 @@ def _snapshot_lacks_unflushed_bytes(patch: pytest.MonkeyPatch) -> None:
     Breaks: a restored container has everything up to its snapshot.
     """
 
-    def nothing(*_: object) -> list[TailRun]:
-        return []
+    def nothing(state: ContainerState, cache: CacheManager) -> SnapshotTail:
+        return SnapshotTail(state, cache, [])
 
     patch.setattr(snapshotter, "capture", nothing)
 
@@ -80,9 +83,9 @@ def _snapshot_bytes_swept_as_orphans(patch: pytest.MonkeyPatch) -> None:
 
     Breaks: the newest snapshot can always be restored.
     """
-    write = Snapshotter._write_tail
+    write = Snapshotter._write_left
 
-    async def unlisted(self: Snapshotter, runs: Sequence[TailRun]) -> list[tuple[int, ChunkRef]]:
+    async def unlisted(self: Snapshotter, tail: SnapshotTail) -> list[tuple[int, ChunkRef]]:
         ports = self._ports
 
         async def commit(operation: ops.ControlOperation) -> None:
@@ -90,11 +93,11 @@ def _snapshot_bytes_swept_as_orphans(patch: pytest.MonkeyPatch) -> None:
 
         self._ports = dataclasses.replace(ports, commit=commit)
         try:
-            return await write(self, runs)
+            return await write(self, tail)
         finally:
             self._ports = ports
 
-    patch.setattr(Snapshotter, "_write_tail", unlisted)
+    patch.setattr(Snapshotter, "_write_left", unlisted)
 
 
 @bug(
@@ -115,3 +118,45 @@ def _snapshot_of_two_moments(patch: pytest.MonkeyPatch) -> None:
 
     original = Snapshotter._store
     patch.setattr(Snapshotter, "_store", store)
+
+
+@bug(
+    "snapshot-forgets-flushed-bytes",
+    SnapshotWorkload,
+    checker="workloads/snapshots.py",
+    words="the newest snapshot cannot be restored: .* are not in Tier 2",
+)
+def _snapshot_forgets_flushed_bytes(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot neither writes nor names bytes that were flushed while it waited.
+
+    Breaks: a restored container has everything up to its snapshot.
+    """
+    take_flushed = SnapshotTail.take_flushed
+
+    def forgetful(self: SnapshotTail) -> None:
+        take_flushed(self)
+        self.flushed.clear()
+
+    patch.setattr(SnapshotTail, "take_flushed", forgetful)
+
+
+@bug(
+    "snapshot-supersedes-what-it-names",
+    SnapshotWorkload,
+    checker="workloads/snapshots.py",
+    words="the newest snapshot, .*, needs .*, which was deleted",
+)
+def _snapshot_supersedes_what_it_names(patch: pytest.MonkeyPatch) -> None:
+    """What was dereferenced while a snapshot waited for the flush counts as superseded by it, although it names that.
+
+    Breaks: the newest snapshot can always be restored.
+    """
+    take = Snapshotter._take
+
+    async def hasty(self: Snapshotter, *, flush_wait_s: float) -> bool:
+        taken = await take(self, flush_wait_s=flush_wait_s)
+        if taken:
+            self._superseded = dict(self._ports.state.pending_deletes)
+        return taken
+
+    patch.setattr(Snapshotter, "_take", hasty)

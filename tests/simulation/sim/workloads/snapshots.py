@@ -35,6 +35,8 @@ class SnapshotWorkload(Tier2Workload):
             (limits, "SNAPSHOT_FIRST_S"): rng.choice([0.05, 1.0, 10.0]),
             (limits, "SNAPSHOT_INTERVAL_S"): rng.choice([0.2, 2.0, 30.0]),
             (limits, "SNAPSHOT_RETRY_S"): rng.choice([0.1, 5.0]),
+            (limits, "SNAPSHOT_COPY_MAX_BYTES"): rng.choice([0, limits.MIB]),
+            (limits, "SNAPSHOT_FLUSH_WAIT_S"): rng.choice([0.3, 3.0, 60.0]),
             (limits, "DELETE_DELAY_S"): 10.0,
         }
         self._newest: SnapshotName | None = None

@@ -64,8 +64,9 @@ class SlowStore:
 class Writers:
     """Writers that each append as fast as they are acknowledged, and how long each append took."""
 
-    def __init__(self, container: Container, append_bytes: int) -> None:
+    def __init__(self, container: Container, append_bytes: int, segment: str = NAME) -> None:
         self._container = container
+        self._segment = segment
         self._data = bytes(append_bytes)
         self.latencies_s: list[float] = []
         self.acknowledged_bytes = 0
@@ -73,7 +74,7 @@ class Writers:
     async def write(self, until_s: float, pause_s: float = 0.0) -> None:
         loop = asyncio.get_running_loop()
         while (began_s := loop.time()) < until_s:
-            await self._container.append(NAME, [self._data])
+            await self._container.append(self._segment, [self._data])
             self.latencies_s.append(loop.time() - began_s)
             self.acknowledged_bytes += len(self._data)
             await asyncio.sleep(pause_s)
@@ -175,6 +176,34 @@ def test_many_small_appends_do_not_starve_a_large_one(tier2_bytes_per_s: int) ->
         assert (throttle.throttled, throttle.waiting) == (throttled, 0), "Tier 2 has caught up"
         assert loop.time() - began_s < 0.1
         await container.close()
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("segments", [1, 100])
+def test_a_snapshot_while_tier_2_lags_does_not_stop_writers(monkeypatch: pytest.MonkeyPatch, segments: int) -> None:
+    """What Tier 2 lacks at its moment fills the cache: it takes 4 s to write."""
+
+    async def slowest_s(world: SimWorld, *, with_snapshot: bool) -> float:
+        monkeypatch.setattr(limits, "SNAPSHOT_FIRST_S", 5.0 if with_snapshot else 1000.0)
+        container, store = await open_container(world, TIER2_BYTES_PER_S)
+        names = [f"scope/stream/{number}.#epoch.0" for number in range(segments)]
+        for name in names[1:]:
+            await container.create_segment(name)
+        writers = [Writers(container, APPEND_BYTES, name) for name in names]
+        until_s = asyncio.get_running_loop().time() + SECONDS
+        await asyncio.gather(*(each.write(until_s) for each in writers * max(1, WRITERS // segments)))
+        taken, stored_bytes = container.background.snapshotter.sequence >= 0, store.stored_bytes
+        await container.close()
+        latency_s = max(max(each.latencies_s) for each in writers)
+        print(f"slowest append {latency_s:.3f} s, with a snapshot: {taken}, to Tier 2 {stored_bytes >> 20} MiB")
+        assert taken == with_snapshot
+        assert stored_bytes < sum(each.acknowledged_bytes for each in writers), "bytes went to Tier 2 twice"
+        return latency_s
+
+    async def main(world: SimWorld) -> None:
+        without_s = await slowest_s(world, with_snapshot=False)
+        assert await slowest_s(world, with_snapshot=True) < 1.5 * without_s
 
     simulated(main)
 

@@ -17,12 +17,15 @@ CHANGES = st.lists(
 )
 
 
-def runs_of(model: list[PendingAppend], max_bytes: int, max_runs: int) -> list[list[PendingAppend]]:
+def runs_of(
+    model: list[PendingAppend], max_bytes: int, max_runs: int, boundary: int | None
+) -> list[list[PendingAppend]]:
     """What `PendingAppends.runs` is to return, one append at a time."""
     runs: list[list[PendingAppend]] = []
     size = 0
     for item in model:
-        if not runs or item.offset != runs[-1][-1].end or size + item.length > max_bytes:
+        new = not runs or item.offset in {boundary} or item.offset != runs[-1][-1].end
+        if new or size + item.length > max_bytes:
             if len(runs) == max_runs:
                 break
             runs.append([])
@@ -36,8 +39,13 @@ def _kept(number: int) -> Callable[[PendingAppend], bool]:
     return lambda item: item.crc % 10 != number
 
 
-@given(changes=CHANGES, max_bytes=st.integers(1, 200), max_runs=st.integers(1, 4))
-def test_like_a_list(changes: list[Change], max_bytes: int, max_runs: int) -> None:
+@given(
+    changes=CHANGES,
+    max_bytes=st.integers(1, 200),
+    max_runs=st.integers(1, 4),
+    boundary=st.one_of(st.none(), st.integers(0, 300)),
+)
+def test_like_a_list(changes: list[Change], max_bytes: int, max_runs: int, boundary: int | None) -> None:
     pending, model, end = PendingAppends(), list[PendingAppend](), 0
     for number, (change, length, other) in enumerate(changes):
         if change in {"add", "gap"}:
@@ -59,10 +67,13 @@ def test_like_a_list(changes: list[Change], max_bytes: int, max_runs: int) -> No
         if model:
             assert (pending.start, pending.end) == (model[0].offset, model[-1].end)
             assert pending.oldest_frame == min(item.frame_sequence for item in model)
-        runs = pending.runs(max_bytes, max_runs)
-        assert [list(run) for run in runs] == runs_of(model, max_bytes, max_runs)
+        runs = pending.runs(max_bytes, max_runs, boundary)
+        assert [list(run) for run in runs] == runs_of(model, max_bytes, max_runs, boundary)
         assert all(run.length_bytes == sum(item.length for item in run) for run in runs)
         assert all(run.oldest_frame == min(item.frame_sequence for item in run) for run in runs)
+        at = boundary or 0
+        assert pending.count_before(at) == sum(item.offset < at for item in model)
+        assert pending.splits(at) == any(item.offset < at < item.end for item in model)
 
 
 def test_a_small_append_takes_few_bytes() -> None:
