@@ -12,7 +12,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tailrace.cli.demo.server import Endpoints
-from tailrace.client import BlockingClient, ScalingPolicy, StreamConfig
+from tailrace.client import BlockingClient, ScalingPolicy, StreamConfig, StreamName
+from tailrace.pipelines.jobs.checkpoint import query_with_batches
+from tailrace.pipelines.sink.query_table import find_record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -159,6 +161,42 @@ def test_a_table_is_written_as_json_and_its_batch_once(
     for _ in range(2):
         save(rows.repartition(3, "key").sortWithinPartitions("n"), server, streams[1], **options)
     assert by_key(client, streams[1]) == expected(range(1000))
+
+
+def create_again(client: BlockingClient, stream: str) -> None:
+    """Delete a stream, and create one of its name. The records of queries outlive it: they are in a table of the scope."""
+    client.streams.seal_stream(stream)
+    client.streams.delete_stream(stream)
+    client.streams.create_stream(stream, StreamConfig(ScalingPolicy.fixed(2)))
+
+
+def test_a_table_is_written_to_a_stream_that_was_created_again(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, streams: tuple[str, str]
+) -> None:
+    rows = spark.range(0, 50, 1, 1).selectExpr("concat('k', id % 7) as key", "id as n")
+    options = {"valueFormat": "json", "routingKey": "key", "query": "load", "batch": "4"}
+    save(rows, server, streams[1], **options)
+    create_again(client, streams[1])
+    for _ in range(2):
+        save(rows, server, streams[1], **options)
+    assert by_key(client, streams[1]) == expected(range(50))
+
+
+def test_a_batch_of_a_query_is_written_to_a_stream_that_was_created_again(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, streams: tuple[str, str], tmp_path: Path
+) -> None:
+    """The driver ended before its checkpoint said that the batch is complete."""
+    copy = Copy(spark, server, streams, tmp_path)
+    write(client, streams[0], range(100))
+    copy.run()
+    query = query_with_batches(spark, str(tmp_path)) or ""
+    record = client.run(find_record(client.context, StreamName.parse(streams[1]), query))
+    assert record is not None
+    forget(tmp_path, "commits", record.last_batch)
+    create_again(client, streams[1])
+    assert client.run(find_record(client.context, StreamName.parse(streams[1]), query)) is None, "for jobs of ours"
+    copy.run()
+    assert by_key(client, streams[1]) == expected(range(100))
 
 
 def test_a_table_without_a_number_is_written_each_time(

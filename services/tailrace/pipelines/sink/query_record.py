@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAGIC: Final = b"TRSQ"
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER: Final = struct.Struct(">4sBII")
 """Magic, version, length of the payload, CRC32C of version and payload."""
 NO_BATCH: Final = -1
+UNKNOWN: Final = -1
+"""The incarnation in records of version 1."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Pending:
 class QueryRecord:
     """What is known of a query: its starts in their order, its last complete batch, and the batch being committed.
 
-    ``last_batch`` is NO_BATCH before the first one.
+    ``last_batch`` is NO_BATCH before the first one. ``incarnation`` is that of the stream.
     """
 
     query: str
@@ -46,6 +48,19 @@ class QueryRecord:
     runs: tuple[str, ...] = ()
     last_batch: int = NO_BATCH
     pending: Pending | None = None
+    incarnation: int = UNKNOWN
+
+    def on(self, incarnation: int) -> QueryRecord:
+        """Return the record for that incarnation of the stream; it has no batch of an earlier one.
+
+        Raises:
+            IllegalStateError: the stream was deleted and created again since.
+        """
+        if self.incarnation > incarnation:
+            raise IllegalStateError(f"{self.stream} was deleted and created again: this run of {self.query} ends")
+        if self.incarnation in (incarnation, UNKNOWN):
+            return replace(self, incarnation=incarnation)
+        return replace(self, incarnation=incarnation, last_batch=NO_BATCH, pending=None)
 
     def started(self, run: str) -> QueryRecord:
         """Return the record with `run` as the newest start. Raises IllegalStateError: a later start has taken over."""
@@ -99,6 +114,7 @@ class _Payload(msgspec.Struct, frozen=True, array_like=True):
     last_batch: int
     pending_batch: int
     transactions: bytes
+    incarnation: int = UNKNOWN
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(_Payload)
@@ -115,6 +131,7 @@ def encode(record: QueryRecord) -> bytes:
             record.last_batch,
             pending.batch,
             b"".join(each.bytes for each in pending.transactions),
+            record.incarnation,
         )
     )
     return HEADER.pack(MAGIC, VERSION, len(payload), _checksum(VERSION, payload)) + payload
@@ -143,7 +160,7 @@ def decode(data: bytes, place: str) -> QueryRecord:
         raise CorruptionError(place, "the transactions of the record do not fit its batch")
     transactions = tuple(uuid.UUID(bytes=ids[at : at + 16]) for at in range(0, len(ids), 16))
     pending = Pending(found.pending_batch, transactions) if found.pending_batch >= 0 else None
-    return QueryRecord(found.query, found.stream, found.runs, found.last_batch, pending)
+    return QueryRecord(found.query, found.stream, found.runs, found.last_batch, pending, found.incarnation)
 
 
 def _checksum(version: int, payload: bytes) -> int:

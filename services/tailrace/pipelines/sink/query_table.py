@@ -18,7 +18,7 @@ from tailrace.common.errors import (
     TableKeyBadVersionError,
     WriteConflictError,
 )
-from tailrace.pipelines.sink.query_record import QueryRecord, decode, encode
+from tailrace.pipelines.sink.query_record import UNKNOWN, QueryRecord, decode, encode
 from tailrace.pipelines.sink.sealed_stream import reason_to_report
 
 if TYPE_CHECKING:
@@ -74,11 +74,13 @@ class QueryTable(StreamTransactions):
         self._query = query
         self._table = KeyValueTable(context, stream.scope, TABLE)
         self._key = TableKeyParts(key_of(query, stream))
+        self._incarnation = UNKNOWN
 
     async def start(self) -> QueryTable:
-        """Create the table of the scope if it is missing. Raises NoSuchScopeError."""
+        """Create the table of the scope if it is missing. Raises NoSuchScopeError, NoSuchStreamError."""
+        await self._look()
         try:
-            await self.open()
+            await self._table.start()
         except NotFoundError:
             config = TableConfig(partitions=1, primary_key_length=KEY_LENGTH_BYTES)
             await self._controller.create_table(self._stream.scope, TABLE, config)
@@ -86,11 +88,29 @@ class QueryTable(StreamTransactions):
         return self
 
     async def open(self) -> None:
-        """Open the table of the scope. Raises NotFoundError when it is missing."""
+        """Open the table of the scope. Raises NotFoundError when it, or the stream, is missing."""
+        await self._look()
         await self._table.start()
 
+    async def _look(self) -> None:
+        self._incarnation = (await self._controller.describe_stream(self._stream, sizes=False)).incarnation
+
     async def load(self) -> tuple[QueryRecord, int]:
-        """Return the record and its version. Raises CorruptionError, FormatVersionError."""
+        """Return the record, for the stream as of `open`, and its version.
+
+        Raises:
+            CorruptionError, FormatVersionError. IllegalStateError: the stream was created again since.
+        """
+        record, version = await self._stored()
+        return record.on(self._incarnation), version
+
+    async def has_written(self) -> QueryRecord | None:
+        """Return the record; None when the query has written nothing into the stream as of `open`. Raises as `load`."""
+        record, version = await self._stored()
+        same = record.incarnation in (self._incarnation, UNKNOWN)
+        return None if version == NOT_EXISTS or not same else record
+
+    async def _stored(self) -> tuple[QueryRecord, int]:
         found = await self._table.get(self._key)
         if found is None:
             return QueryRecord(self._query, str(self._stream)), NOT_EXISTS
@@ -110,14 +130,13 @@ class QueryTable(StreamTransactions):
 
 
 async def find_record(context: ClientContext, stream: StreamName, query: str) -> QueryRecord | None:
-    """Return the record of a query on a stream; None when it has written nothing. Raises CorruptionError."""
+    """Return the record of a query on a stream; None when it has written nothing into it. Raises CorruptionError."""
     table = QueryTable(context, stream, query, limits.TRANSACTION_LEASE_MAX_MS)
     try:
         await table.open()
     except NotFoundError:
         return None
-    record, version = await table.load()
-    return None if version == NOT_EXISTS else record
+    return await table.has_written()
 
 
 def key_of(query: str, stream: StreamName) -> bytes:

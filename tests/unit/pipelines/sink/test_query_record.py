@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import uuid
 from pathlib import Path
@@ -11,14 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, CorruptionError, FormatVersionError
-from tailrace.pipelines.sink.query_record import HEADER, MAGIC, Pending, QueryRecord, _checksum, decode, encode
+from tailrace.common.errors import BadRequestError, CorruptionError, FormatVersionError, IllegalStateError
+from tailrace.pipelines.sink.query_record import (
+    HEADER,
+    MAGIC,
+    NO_BATCH,
+    UNKNOWN,
+    Pending,
+    QueryRecord,
+    _checksum,
+    decode,
+    encode,
+)
 
 PAGE = Path(__file__).parents[4] / "docs" / "formats" / "spark.md"
 RECORDS = {
-    "empty": QueryRecord("q", "s/t"),
-    "batch 7 being committed": QueryRecord("q", "s/t", ("r1", "r2"), 6, Pending(7, (uuid.UUID(int=(1 << 96) + 2),))),
+    "empty": QueryRecord("q", "s/t", incarnation=0),
+    "batch 7 being committed": QueryRecord("q", "s/t", ("r1", "r2"), 6, Pending(7, (uuid.UUID(int=(1 << 96) + 2),)), 3),
 }
+OF_VERSION_1 = "5452535101000000221e75661096a171a3732f7492a27231a272320607c41000000001000000000000000000000002"
 records = st.builds(
     QueryRecord,
     st.text(max_size=9),
@@ -26,6 +38,7 @@ records = st.builds(
     st.lists(st.text(max_size=9), max_size=3).map(tuple),
     st.integers(-1, 2**40),
     st.none() | st.builds(Pending, st.integers(0, 2**40), st.lists(st.uuids(), max_size=3).map(tuple)),
+    st.integers(-1, 2**40),
 )
 
 
@@ -55,8 +68,8 @@ def test_damage_is_found(record: QueryRecord, data: st.DataObject) -> None:
 
 def test_a_newer_version_is_refused() -> None:
     payload = encode(RECORDS["empty"])[HEADER.size :]
-    newer = HEADER.pack(MAGIC, 2, len(payload), _checksum(2, payload)) + payload
-    with pytest.raises(FormatVersionError, match="version 2, this program reads up to 1"):
+    newer = HEADER.pack(MAGIC, 3, len(payload), _checksum(3, payload)) + payload
+    with pytest.raises(FormatVersionError, match="version 3, this program reads up to 2"):
         decode(newer, "here")
 
 
@@ -66,6 +79,23 @@ def test_transactions_without_a_batch_are_damage() -> None:
     assert payload != good
     with pytest.raises(CorruptionError, match="do not fit"):
         decode(HEADER.pack(MAGIC, 1, len(payload), _checksum(1, payload)) + payload, "here")
+
+
+def test_a_record_of_version_1_is_that_of_the_stream_that_is_there() -> None:
+    """It does not say which incarnation it is of: a batch that is being committed is finished."""
+    record = decode(bytes.fromhex(OF_VERSION_1), "here")
+    assert record == dataclasses.replace(RECORDS["batch 7 being committed"], incarnation=UNKNOWN)
+    assert record.on(3) == RECORDS["batch 7 being committed"]
+
+
+def test_nothing_is_written_to_a_stream_that_was_created_again() -> None:
+    record = RECORDS["batch 7 being committed"]
+    assert record.on(3) == record
+    again = record.on(4)
+    assert (again.last_batch, again.pending, again.runs) == (NO_BATCH, None, record.runs)
+    assert not again.has(6)
+    with pytest.raises(IllegalStateError, match="s/t was deleted and created again"):
+        again.on(3)
 
 
 def test_starts_and_transactions_have_bounds() -> None:
