@@ -34,6 +34,7 @@ from tailrace.segmentstore.api import (
     MergeResult,
     ReadResult,
     SegmentKind,
+    SegmentLength,
     SegmentProperties,
     StreamBytes,
     is_core_attribute,
@@ -369,6 +370,10 @@ class ModelContainer:
             0,
             core,
         )
+
+    def length_of(self, segment: str) -> SegmentLength:
+        model = self._segment(segment)
+        return SegmentLength(segment, model.segment_id, model.length)
 
     def available(self, segment: str, offset: int) -> int:
         model = self.segments.get(segment)

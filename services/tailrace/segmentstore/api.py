@@ -95,6 +95,14 @@ class SegmentProperties:
     core_attributes: dict[bytes, int]
 
 
+class SegmentLength(NamedTuple):
+    """Which segment has a name, and how many bytes of it are committed."""
+
+    name: str
+    segment_id: int
+    length: int
+
+
 @dataclass(frozen=True, slots=True)
 class ReadResult:
     """Bytes of a segment.
@@ -287,6 +295,10 @@ class SegmentContainer(Protocol):
 
     async def info(self, segment: str) -> SegmentProperties:
         """Return the committed properties."""
+        ...
+
+    def length_of(self, segment: str) -> SegmentLength:
+        """Return the committed length alone, which costs less than all properties."""
         ...
 
     async def get_attributes(

@@ -20,6 +20,7 @@ from tailrace.segmentstore.api import (
     MergeResult,
     ReadResult,
     SegmentKind,
+    SegmentLength,
     SegmentProperties,
     StreamBytes,
 )
@@ -172,6 +173,11 @@ class Container:
     async def info(self, segment: str) -> SegmentProperties:
         """See `SegmentContainer.info`."""
         return self.core.committed_segment(segment).properties()
+
+    def length_of(self, segment: str) -> SegmentLength:
+        """See `SegmentContainer.length_of`."""
+        found = self.core.committed_segment(segment)
+        return SegmentLength(found.name, found.segment_id, found.length)
 
     async def get_attributes(
         self, segment: str, attribute_ids: Sequence[bytes], *, keep: bool = False

@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import BadAttributeError, BadOffsetError, SegmentTruncatedError, WriteConflictError
-from tailrace.segmentstore.tables.layout import HashFunction, Layout, layout_of
+from tailrace.segmentstore.api import SegmentLength
+from tailrace.segmentstore.tables.layout import HashFunction, layout_of
 from tailrace.segmentstore.tables.reader import TableReader
 from tailrace.segmentstore.tables.staging import InFlight, StagedTable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from tailrace.segmentstore.api import SegmentContainer, SegmentProperties
+    from tailrace.segmentstore.api import SegmentContainer
     from tailrace.segmentstore.tables.cache import EntryCache
+    from tailrace.segmentstore.tables.layout import Layout
     from tailrace.segmentstore.tables.plan import Bucket, Plan
+    from tailrace.segmentstore.tables.reader import Table
 
 
 class TableAccess:
@@ -36,30 +39,35 @@ class TableAccess:
         """Number of tables with a caller or a change in flight; the tables' tests check that it returns to 0."""
         return len(self._staged)
 
-    async def enter(self, segment: str) -> tuple[SegmentProperties, Layout, StagedTable]:
-        """Return the table's committed properties, its layout, and its changes in flight. Call `leave` afterwards."""
-        table = await self.container.info(segment)
-        layout = layout_of(table, self.hash_function)
-        table_id = table.segment_id
-        staged = self._staged.get(table_id)
+    async def enter(self, segment: str) -> tuple[SegmentLength, StagedTable]:
+        """Return the table's committed length and its changes in flight. Call `leave` afterwards."""
+        table = self.container.length_of(segment)
+        staged = self._staged.get(table.segment_id)
         if staged is None:
-            staged = self._staged[table_id] = StagedTable(
-                self.container, lambda plan, committed: self._finished(segment, table_id, plan, committed)
-            )
+            found = await self.container.info(segment)
+            table = SegmentLength(segment, found.segment_id, found.length)
+            staged = self._staged.get(table.segment_id) or self._stage(table, layout_of(found, self.hash_function))
         staged.users += 1
-        return table, layout, staged
+        return table, staged
 
-    def leave(self, table: SegmentProperties, staged: StagedTable) -> None:
+    def _stage(self, table: SegmentLength, layout: Layout) -> StagedTable:
+        segment, table_id = table.name, table.segment_id
+        self._staged[table_id] = StagedTable(
+            self.container, layout, lambda plan, committed: self._finished(segment, table_id, plan, committed)
+        )
+        return self._staged[table_id]
+
+    def leave(self, table: SegmentLength, staged: StagedTable) -> None:
         """Undo `enter`."""
         staged.users -= 1
         self._forget_if_idle(table.segment_id)
 
-    async def same(self, table: SegmentProperties) -> SegmentProperties:
-        """Return the table's current properties. Raises WriteConflictError when another segment has its name."""
-        return await self.reader.check_same(table)
+    def same(self, table: Table) -> SegmentLength:
+        """Return the table's current length. Raises WriteConflictError when another segment has its name."""
+        return self.reader.check_same(table)
 
     async def current_buckets(
-        self, table: SegmentProperties, staged: StagedTable, ids: Collection[bytes]
+        self, table: Table, staged: StagedTable, ids: Collection[bytes]
     ) -> dict[bytes, Bucket]:
         """Return the buckets after all changes in flight. While the caller holds the lock, they stay current.
 

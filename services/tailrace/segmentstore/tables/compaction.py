@@ -64,21 +64,24 @@ async def compact(tables: TableAccess, segment: str) -> bool:
     Raises:
         SegmentSealedError, CorruptionError.
     """
-    table, layout, staged = await tables.enter(segment)
+    entered, staged = await tables.enter(segment)
     try:
+        table = await tables.container.info(segment)
+        if table.segment_id != entered.segment_id:
+            return False  # created again meanwhile
         records = await _scan(tables, table)
         if not records:
             return False
         end = records[-1].offset + records[-1].length
-        ids = await _maybe_live(tables, table, layout, records)
+        ids = await _maybe_live(tables, table, staged.layout, records)
         await _copy(tables, table, staged, ids, (records[0].offset, end, len(records)))
         async with staged.lock:  # this service does not delete the table before the truncation
-            await tables.same(table)
+            tables.same(table)
             await tables.container.truncate(segment, end)
     except (WriteConflictError, SegmentTruncatedError):
         return False
     finally:
-        tables.leave(table, staged)
+        tables.leave(entered, staged)
     return True
 
 
@@ -129,8 +132,7 @@ async def _copy(
         group = ids[first : first + limits.TABLE_BATCH_KEYS_MAX]
         is_last = first + limits.TABLE_BATCH_KEYS_MAX >= len(ids)
         async with staged.lock:
-            table = await tables.same(table)
-            tail = staged.length(table)
+            tail = staged.length(tables.same(table).length)
             buckets = await tables.current_buckets(table, staged, group)
             plan = plan_copy(
                 {i: bucket for i, bucket in buckets.items() if any(begin <= r.offset < end for r in bucket)},

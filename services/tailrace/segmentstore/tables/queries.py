@@ -93,7 +93,7 @@ async def iterate(
     while position is not None and position <= span.last:
         wanted = min(limit - len(records), limits.TABLE_ITERATOR_RUN)
         found = await container.iterate_attributes(table.name, position, span.last, wanted)
-        await reader.check_same(table)
+        reader.check_same(table)
         for first in range(0, len(found), limits.TABLE_ENTRY_READS_MAX):
             group = found[first : first + limits.TABLE_ENTRY_READS_MAX]
             buckets = await reader.chains(table, [head for _, head in group])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, CorruptionError, SegmentTruncatedError, WriteConflictError
-from tailrace.segmentstore.api import NULL_ATTRIBUTE, SegmentContainer, SegmentProperties
+from tailrace.segmentstore.api import NULL_ATTRIBUTE, SegmentContainer, SegmentLength, SegmentProperties
 from tailrace.segmentstore.tables.record import HEADER_BYTES, NO_CHAIN, Record, decode_record, record_length
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from tailrace.segmentstore.tables.cache import EntryCache
     from tailrace.segmentstore.tables.plan import Bucket
+
+Table: TypeAlias = SegmentProperties | SegmentLength
+"""A table segment, as of some moment."""
 
 
 class TableReader:
@@ -26,7 +29,7 @@ class TableReader:
 
     async def buckets(
         self,
-        table: SegmentProperties,
+        table: Table,
         attribute_ids: Sequence[bytes],
         max_bytes: int | None = None,
         *,
@@ -43,13 +46,13 @@ class TableReader:
             CorruptionError: an entry is damaged; the error names its place.
         """
         heads = await self._container.get_attributes(table.name, attribute_ids, keep=keep)
-        await self.check_same(table)
+        self.check_same(table)
         found = await self.chains(table, list(heads.values()), max_bytes)
         buckets = dict(zip(heads, found, strict=True))
         return {attribute_id: buckets.get(attribute_id, ()) for attribute_id in attribute_ids}
 
     async def chains(
-        self, table: SegmentProperties, heads: Sequence[int], max_bytes: int | None = None
+        self, table: Table, heads: Sequence[int], max_bytes: int | None = None
     ) -> list[Bucket]:
         """Return the bucket that each head leads to; errors as of `buckets`."""
         result = [self._cached_chain(table, head) for head in heads]
@@ -73,14 +76,14 @@ class TableReader:
         for record in bucket:
             self._cache.put(self._container.container_id, table_id, record)
 
-    def _cached_chain(self, table: SegmentProperties, head: int) -> Bucket | None:
+    def _cached_chain(self, table: Table, head: int) -> Bucket | None:
         """Return the bucket if all of it is cached."""
         if head == NULL_ATTRIBUTE:
             return ()
         record = self._cache.get(self._container.container_id, table.segment_id, head)
         return (record,) if record is not None and record.chain == NO_CHAIN else None
 
-    async def _chain(self, table: SegmentProperties, head: int) -> Bucket:
+    async def _chain(self, table: Table, head: int) -> Bucket:
         bucket: list[Record] = []
         offset = head
         while offset != NO_CHAIN:
@@ -94,7 +97,7 @@ class TableReader:
             offset = record.chain
         return tuple(bucket)
 
-    async def _record(self, table: SegmentProperties, offset: int) -> Record:
+    async def _record(self, table: Table, offset: int) -> Record:
         cached = self._cache.get(self._container.container_id, table.segment_id, offset)
         if cached is not None:
             return cached
@@ -106,35 +109,35 @@ class TableReader:
         self._cache.put(self._container.container_id, table.segment_id, record)
         return record
 
-    async def _read(self, table: SegmentProperties, offset: int, length: int) -> bytes:
+    async def _read(self, table: Table, offset: int, length: int) -> bytes:
         """Read up to `length` committed bytes, at least a header."""
         if offset < 0:
             raise CorruptionError(f"{table.name}, table record at {offset}", "the index leads to a negative offset")
         available = table.length - offset
         if available < HEADER_BYTES:  # the properties are older than the index value
-            available = (await self.check_same(table)).length - offset
+            available = self.check_same(table).length - offset
         if available < HEADER_BYTES:
             raise CorruptionError(f"{table.name}, table record at {offset}", f"{available} bytes before the end")
         return await self._bytes(table, offset, min(length, available))
 
-    async def _bytes(self, table: SegmentProperties, offset: int, length: int) -> bytes:
+    async def _bytes(self, table: Table, offset: int, length: int) -> bytes:
         """Read exactly these bytes of this table. Raises WriteConflictError when another segment has its name."""
         try:
             data = await self._container.read_exact(table.name, offset, length)
         except (BadRequestError, SegmentTruncatedError):
-            await self.check_same(table)
+            self.check_same(table)
             raise
-        await self.check_same(table)
+        self.check_same(table)
         return data
 
-    async def check_same(self, table: SegmentProperties) -> SegmentProperties:
-        """Return the table's current properties. Raises WriteConflictError when another segment has its name."""
-        now = await self._container.info(table.name)
+    def check_same(self, table: Table) -> SegmentLength:
+        """Return the table's current length. Raises WriteConflictError when another segment has its name."""
+        now = self._container.length_of(table.name)
         if now.segment_id != table.segment_id:
             raise WriteConflictError(f"table segment {table.name} was created again meanwhile")
         return now
 
-    async def scan(self, table: SegmentProperties, from_offset: int, to_offset: int) -> list[Record]:
+    async def scan(self, table: Table, from_offset: int, to_offset: int) -> list[Record]:
         """Read some records in log order, from a record's beginning; none when none ends at or before `to_offset`.
 
         `to_offset` is not beyond the length in `table`; errors as of `buckets`. Others get turns of the event loop

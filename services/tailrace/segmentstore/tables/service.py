@@ -91,18 +91,18 @@ class TableService:
 
         WriteConflictError: the table was deleted and created again meanwhile.
         """
-        table, layout, staged = await self._access.enter(segment)
+        table, staged = await self._access.enter(segment)
         try:
             async with staged.lock:
                 if must_be_empty:
-                    await self._check_empty(segment, layout, staged)
-                await self._access.same(table)
+                    await self._check_empty(segment, staged)
+                self._access.same(table)
                 await self.container.delete(segment)
         finally:
             self._access.leave(table, staged)
 
-    async def _check_empty(self, segment: str, layout: Layout, staged: StagedTable) -> None:
-        if isinstance(layout, FixedKeyLayout):
+    async def _check_empty(self, segment: str, staged: StagedTable) -> None:
+        if isinstance(staged.layout, FixedKeyLayout):
             raise UnsupportedError(f"deleting {segment} only if it is empty: its keys have a fixed length")
         await staged.settled()
         if (await self.container.info(segment)).core_attributes.get(TABLE_ENTRY_COUNT, 0) != 0:
@@ -151,7 +151,8 @@ class TableService:
         raise WriteConflictError(f"table segment {segment} changed {limits.TABLE_CONFLICT_RETRIES_MAX} times meanwhile")
 
     async def _try_change(self, segment: str, keys: Sequence[bytes], table_offset: int, plan: PlanBatch) -> Plan:
-        table, layout, staged = await self._access.enter(segment)
+        table, staged = await self._access.enter(segment)
+        layout = staged.layout
         try:
             for key in keys:
                 layout.check_key(key)
@@ -159,8 +160,8 @@ class TableService:
             if staged.lock.locked():  # read cold entries before taking the lock, so that others do not wait for them
                 await self._access.current_buckets(table, staged, ids.values())
             async with staged.lock:
-                table = await self._access.same(table)
-                tail = staged.length(table)
+                table = self._access.same(table)
+                tail = staged.length(table.length)
                 buckets = await self._access.current_buckets(table, staged, ids.values())
                 planned = Plan(tail)
                 refused: ConditionFailedError | None = None

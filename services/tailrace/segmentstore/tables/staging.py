@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import BadAttributeError, BadOffsetError, OverloadedError, WriteConflictError
-from tailrace.segmentstore.api import AppendRequest, SegmentContainer, SegmentProperties
+from tailrace.segmentstore.api import AppendRequest, SegmentContainer
 from tailrace.segmentstore.tables.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from tailrace.segmentstore.tables.layout import Layout
     from tailrace.segmentstore.tables.plan import Bucket, Plan
 
 
@@ -54,11 +55,14 @@ class InFlight:
 
 
 class StagedTable:
-    """The in-flight changes of one table segment; it exists while it has users or changes in flight."""
+    """The layout and the in-flight changes of one table segment; it exists while it has users or changes in flight."""
 
-    def __init__(self, container: SegmentContainer, finished: Callable[[Plan, bool], None]) -> None:
+    def __init__(
+        self, container: SegmentContainer, layout: Layout, finished: Callable[[Plan, bool], None]
+    ) -> None:
         """``finished(plan, committed)`` is called after each submitted change."""
         self._container = container
+        self.layout = layout
         self._finished = finished
         self._buckets: dict[bytes, tuple[Bucket, InFlight]] = {}
         self._in_flight = 0
@@ -72,9 +76,9 @@ class StagedTable:
         """Return whether the object has no users and no changes in flight."""
         return self.users == 0 and self._in_flight == 0
 
-    def length(self, table: SegmentProperties) -> int:
-        """Return the length that the next append will find."""
-        return max(self._length, table.length)
+    def length(self, committed: int) -> int:
+        """Return the length that the next append will find. `committed`: the table's length."""
+        return max(self._length, committed)
 
     def buckets(self, attribute_ids: Iterable[bytes]) -> dict[bytes, Bucket]:
         """Return the buckets that changes in flight leave; for other attributes the committed value is current."""

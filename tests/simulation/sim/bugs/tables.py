@@ -50,7 +50,7 @@ def _table_copy_over_newer(patch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(0.01)
         async with staged.lock:
             moved = AttributeUpdate(TABLE_COMPACTION_OFFSET, AttributeUpdateType.REPLACE, end)
-            tail = staged.length(await tables.same(table))
+            tail = staged.length(tables.same(table).length)
             plan = plan_copy(live, tail, forgotten_records=records, extra=[moved])
             plan.updates = [
                 update._replace(kind=AttributeUpdateType.REPLACE)
