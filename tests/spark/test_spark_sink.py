@@ -164,7 +164,7 @@ def test_a_table_is_written_as_json_and_its_batch_once(
 
 
 def create_again(client: BlockingClient, stream: str) -> None:
-    """Delete a stream, and create one of its name. The records of queries outlive it: they are in a table of the scope."""
+    """Delete a stream, and create one of its name. The records of queries, in a table of the scope, outlive it."""
     client.streams.seal_stream(stream)
     client.streams.delete_stream(stream)
     client.streams.create_stream(stream, StreamConfig(ScalingPolicy.fixed(2)))

@@ -71,7 +71,10 @@ class ModelSegment:
 
 
 class ModelContainer:
-    """Implements `tailrace.segmentstore.api.SegmentContainer`; `refuse_every` makes every n-th submission wait."""
+    """Implements `tailrace.segmentstore.api.SegmentContainer`.
+
+    `refuse_every` makes every n-th submission wait, and one of n + 1 looks for attributes in memory find none.
+    """
 
     def __init__(self, container_id: int = 0, *, refuse_every: int = 0) -> None:
         self._container_id = container_id
@@ -88,6 +91,7 @@ class ModelContainer:
         self._stopped = ""
         self._refuse_every = refuse_every
         self._submissions = 0
+        self._looks = 0
         self._drained: list[asyncio.Future[None]] = []
 
     @property
@@ -258,6 +262,13 @@ class ModelContainer:
         self, segment: str, attribute_ids: Sequence[bytes], *, keep: bool = False
     ) -> dict[bytes, int]:
         self.attribute_reads += 1
+        attributes = self._segment(segment).attributes
+        return {identifier: attributes[identifier] for identifier in attribute_ids if identifier in attributes}
+
+    def attributes_in_memory(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int] | None:
+        self._looks += 1
+        if self._refuse_every and self._looks % (self._refuse_every + 1) == 0:
+            return None
         attributes = self._segment(segment).attributes
         return {identifier: attributes[identifier] for identifier in attribute_ids if identifier in attributes}
 

@@ -310,6 +310,10 @@ class SegmentContainer(Protocol):
         """
         ...
 
+    def attributes_in_memory(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int] | None:
+        """Return what `get_attributes` with `keep` returns; None when it would have to wait for a read of the index."""
+        ...
+
     async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:
         """Update attributes atomically. Raises BadAttributeError, SegmentSealedError."""
         ...

@@ -180,6 +180,24 @@ class AttributeStore:
                 self._forget_damage(segment)
                 return found
 
+    def get_in_memory(self, segment: Segment, attribute_ids: Sequence[bytes]) -> dict[bytes, int] | None:
+        """Return the committed values of those attributes that are set; None when that takes a read of the index.
+
+        What it finds in index pages in memory stays in memory until room is needed, as after `load`.
+        """
+        committed = segment.committed
+        absent: list[bytes] = []
+        if segment.index.root_length:
+            absent = [key for key in attribute_ids if key not in committed and not is_core_attribute(key)]
+        if absent and not (self.load_cached(segment, absent) and all(key in committed for key in absent)):
+            return None
+        segment.touch(attribute_ids)
+        found = ((key, committed.get(key, NULL_ATTRIBUTE)) for key in attribute_ids)
+        values = {key: value for key, value in found if value != NULL_ATTRIBUTE}
+        if absent:
+            self.make_room(segment)
+        return values
+
     async def get(self, segment: Segment, attribute_ids: Sequence[bytes], *, keep: bool = False) -> dict[bytes, int]:
         """Return the committed values of those attributes that are set, all as of one moment.
 

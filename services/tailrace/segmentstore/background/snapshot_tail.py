@@ -1,7 +1,7 @@
 """The bytes that a snapshot needs beside its checkpoint, because Tier 2 lacked them at that moment.
 
-They are pinned in the cache. What the storage writer moves to Tier 2 in the meantime the snapshot names where it is now,
-and unpins: so it is written once, and the cache has room again when it would have without a snapshot
+They are pinned in the cache. What the storage writer moves to Tier 2 in the meantime the snapshot names where it is
+now, and unpins: so it is written once, and the cache has room again when it would have without a snapshot
 (docs/adr/0047-a-snapshot-waits-for-the-flush.md).
 """
 
@@ -78,8 +78,8 @@ class TailRun:
 class SnapshotTail:
     """Everything that Tier 2 lacked at one moment: what is left of it, and where the rest is now.
 
-    ``gaps``: the runs of one range of a segment each, in order. Until `release`, no chunk of the storage writer spans the
-    end that a segment had.
+    ``gaps``: the runs of one range of a segment each, in order. Until `release`, no chunk of the storage writer spans
+    the end that a segment had.
     """
 
     def __init__(self, state: ContainerState, cache: CacheManager, gaps: Iterable[Sequence[TailRun]]) -> None:

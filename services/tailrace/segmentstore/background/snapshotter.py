@@ -2,9 +2,9 @@
 
 An object that the newest snapshot references stays until a newer snapshot is stored: a dereferenced object is deleted
 only after this owner has stored a later snapshot. Bytes that are in the log alone are pinned in the cache at the moment
-of the snapshot. Most of them the storage writer moves to Tier 2 soon after, so the snapshot waits for it, and names them
-there. What is left is written beside the snapshot. The keys of that are committed to the pending deletes before the
-snapshot exists, so that any later owner deletes them once the snapshot is superseded.
+of the snapshot. Most of them the storage writer moves to Tier 2 soon after, so the snapshot waits for it, and names
+them there. What is left is written beside the snapshot. The keys of that are committed to the pending deletes before
+the snapshot exists, so that any later owner deletes them once the snapshot is superseded.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Snapshotter:
             self._hurries -= 1
 
     async def _take(self, *, flush_wait_s: float) -> bool:
-        """Do the same, but first wait until the storage writer has moved nearly all that the state has in the log alone.
+        """Do the same, but let the storage writer move first what the state has in the log alone, or nearly all of it.
 
         The wait ends after `flush_wait_s`, or when `take` is called.
         """

@@ -185,6 +185,10 @@ class Container:
         """See `SegmentContainer.get_attributes`."""
         return await self._reads.get_attributes(segment, attribute_ids, keep=keep)
 
+    def attributes_in_memory(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int] | None:
+        """See `SegmentContainer.attributes_in_memory`."""
+        return self._reads.attributes_in_memory(segment, attribute_ids)
+
     async def iterate_attributes(
         self, segment: str, from_id: bytes, to_id: bytes, limit: int
     ) -> list[tuple[bytes, int]]:

@@ -46,6 +46,10 @@ class ReadPath:
         values = await self._attributes.get(target, attribute_ids, keep=keep)
         return self._if_live(target, values)
 
+    def attributes_in_memory(self, segment: str, attribute_ids: Sequence[bytes]) -> dict[bytes, int] | None:
+        """See `SegmentContainer.attributes_in_memory`."""
+        return self._attributes.get_in_memory(self._core.committed_segment(segment), attribute_ids)
+
     async def iterate_attributes(
         self, segment: str, from_id: bytes, to_id: bytes, limit: int
     ) -> list[tuple[bytes, int]]:

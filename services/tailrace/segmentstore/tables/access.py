@@ -12,12 +12,12 @@ from tailrace.segmentstore.tables.reader import TableReader
 from tailrace.segmentstore.tables.staging import InFlight, StagedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from tailrace.segmentstore.api import SegmentContainer
     from tailrace.segmentstore.tables.cache import EntryCache
     from tailrace.segmentstore.tables.layout import Layout
-    from tailrace.segmentstore.tables.plan import Bucket, Plan
+    from tailrace.segmentstore.tables.plan import Bucket, Buckets, Plan
     from tailrace.segmentstore.tables.reader import Table
 
 
@@ -66,9 +66,7 @@ class TableAccess:
         """Return the table's current length. Raises WriteConflictError when another segment has its name."""
         return self.reader.check_same(table)
 
-    async def current_buckets(
-        self, table: Table, staged: StagedTable, ids: Collection[bytes]
-    ) -> dict[bytes, Bucket]:
+    async def current_buckets(self, table: Table, staged: StagedTable, ids: Collection[bytes]) -> dict[bytes, Bucket]:
         """Return the buckets after all changes in flight. While the caller holds the lock, they stay current.
 
         Raises:
@@ -81,6 +79,27 @@ class TableAccess:
                 buckets.update(await self.reader.buckets(table, cold, keep=True))
         except SegmentTruncatedError as error:
             raise WriteConflictError(str(error)) from error
+        return buckets
+
+    def warm_buckets(
+        self, table: Table, staged: StagedTable, ids: Iterable[bytes], ahead: Buckets
+    ) -> dict[bytes, Bucket] | None:
+        """Return the buckets after all changes in flight and those in `ahead`; None when some are not in memory."""
+        buckets: dict[bytes, Bucket] = {}
+        cold: list[bytes] = []
+        for attribute_id in ids:
+            bucket = ahead.get(attribute_id)
+            if bucket is None:
+                bucket = staged.bucket(attribute_id)
+            if bucket is None:
+                cold.append(attribute_id)
+            else:
+                buckets[attribute_id] = bucket
+        if cold:
+            found = self.reader.warm_buckets(table, cold)
+            if found is None:
+                return None
+            buckets.update(found)
         return buckets
 
     async def submit(self, segment: str, staged: StagedTable, plan: Plan) -> InFlight:

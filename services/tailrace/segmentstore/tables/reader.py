@@ -51,9 +51,20 @@ class TableReader:
         buckets = dict(zip(heads, found, strict=True))
         return {attribute_id: buckets.get(attribute_id, ()) for attribute_id in attribute_ids}
 
-    async def chains(
-        self, table: Table, heads: Sequence[int], max_bytes: int | None = None
-    ) -> list[Bucket]:
+    def warm_buckets(self, table: Table, attribute_ids: Sequence[bytes]) -> dict[bytes, Bucket] | None:
+        """Return the committed buckets of these attributes; None when one of them is not in memory."""
+        heads = self._container.attributes_in_memory(table.name, attribute_ids)
+        if heads is None:
+            return None
+        buckets: dict[bytes, Bucket] = {}
+        for attribute_id in attribute_ids:
+            bucket = self._cached_chain(table, heads.get(attribute_id, NULL_ATTRIBUTE))
+            if bucket is None:
+                return None
+            buckets[attribute_id] = bucket
+        return buckets
+
+    async def chains(self, table: Table, heads: Sequence[int], max_bytes: int | None = None) -> list[Bucket]:
         """Return the bucket that each head leads to; errors as of `buckets`."""
         result = [self._cached_chain(table, head) for head in heads]
         cold = [index for index, bucket in enumerate(result) if bucket is None]

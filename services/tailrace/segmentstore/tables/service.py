@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.common import limits
 from tailrace.common.errors import (
-    BadOffsetError,
     BadRequestError,
-    ConditionFailedError,
     SegmentTruncatedError,
     TableNotEmptyError,
     TailraceError,
@@ -28,11 +26,13 @@ from tailrace.segmentstore.api import (
     TABLE_TOTAL_ENTRY_COUNT,
     SegmentContainer,
     SegmentKind,
+    SegmentLength,
     SegmentProperties,
 )
 from tailrace.segmentstore.tables import compaction, queries
 from tailrace.segmentstore.tables.access import TableAccess
 from tailrace.segmentstore.tables.cache import EntryCache
+from tailrace.segmentstore.tables.combining import lead
 from tailrace.segmentstore.tables.layout import (
     TABLE_KEY_LENGTH,
     FixedKeyLayout,
@@ -47,6 +47,7 @@ from tailrace.segmentstore.tables.plan import Buckets, Ids, Plan, PlanBatch, pla
 from tailrace.segmentstore.tables.record import Record, record_bytes
 from tailrace.segmentstore.tables.staging import StagedTable, outcome
 from tailrace.segmentstore.tables.types import TableDelta, TableEntry, TableInfo, TableKey
+from tailrace.segmentstore.tables.waiting import Change, Step
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -152,33 +153,45 @@ class TableService:
 
     async def _try_change(self, segment: str, keys: Sequence[bytes], table_offset: int, plan: PlanBatch) -> Plan:
         table, staged = await self._access.enter(segment)
-        layout = staged.layout
         try:
+            layout = staged.layout
             for key in keys:
                 layout.check_key(key)
-            ids = {key: layout.attribute_id(key) for key in keys}
-            if staged.lock.locked():  # read cold entries before taking the lock, so that others do not wait for them
-                await self._access.current_buckets(table, staged, ids.values())
-            async with staged.lock:
-                table = self._access.same(table)
-                tail = staged.length(table.length)
-                buckets = await self._access.current_buckets(table, staged, ids.values())
-                planned = Plan(tail)
-                refused: ConditionFailedError | None = None
-                try:
-                    if table_offset not in (-1, tail):
-                        raise BadOffsetError(segment, table_offset, tail)
-                    planned = plan(layout, ids, buckets, tail)
-                except ConditionFailedError as error:
-                    refused = error
-                change = None if planned.is_empty else await self._access.submit(segment, staged, planned)
-            # Reply only after the state is durable that the outcome rests on, even for a refusal.
-            await outcome(staged.settled() if change is None else change.done)
-            if refused is not None:
-                raise refused
-            return planned
+            change = Change({key: layout.attribute_id(key) for key in keys}, table_offset, plan)
+            if staged.is_quiet or not await self._changed_with_others(table, staged, change):
+                await self._change_alone(table, staged, change)
+            return change.answer()
         finally:
             self._access.leave(table, staged)
+
+    async def _changed_with_others(self, table: SegmentLength, staged: StagedTable, change: Change) -> bool:
+        """Wait until others and this change are planned together and durable; return False when it must go alone."""
+        leads = staged.waiting.join(change)
+        while True:
+            if leads:
+                await lead(self._access, table, staged, change)
+            try:
+                await outcome(change.turn)
+            except asyncio.CancelledError:
+                if change.step is Step.LEAD:
+                    staged.waiting.pass_on()
+                raise
+            if change.step is not Step.LEAD:
+                return change.step is Step.ANSWER
+            leads, change.step = True, Step.ANSWER
+            change.wait()
+
+    async def _change_alone(self, table: SegmentLength, staged: StagedTable, change: Change) -> None:
+        ids = change.ids.values()
+        if staged.lock.locked():  # read cold entries before taking the lock, so that others do not wait for them
+            await self._access.current_buckets(table, staged, ids)
+        async with staged.lock:
+            tail = staged.length(self._access.same(table).length)
+            buckets = await self._access.current_buckets(table, staged, ids)
+            planned = change.decide(table.name, staged.layout, buckets, tail)
+            in_flight = None if planned.is_empty else await self._access.submit(table.name, staged, planned)
+        # Reply only after the state is durable that the outcome rests on, even for a refusal.
+        await outcome(staged.settled() if in_flight is None else in_flight.done)
 
     # -- queries -------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from tailrace.common import limits
 from tailrace.common.errors import BadAttributeError, BadOffsetError, OverloadedError, WriteConflictError
 from tailrace.segmentstore.api import AppendRequest, SegmentContainer
 from tailrace.segmentstore.tables.turns import Turns
+from tailrace.segmentstore.tables.waiting import WaitingChanges
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -28,38 +29,50 @@ if TYPE_CHECKING:
 class InFlight:
     """A submitted plan. Its submitter awaits ``done``, others await `settled`; a cancelled waiter affects no other."""
 
-    __slots__ = ("_others", "done", "plan", "taken")
+    __slots__ = ("_error", "_is_finished", "_others", "done", "plan", "taken")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.taken = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._others: list[asyncio.Future[None]] = []
+        self._is_finished = False  # ``done`` may be done before: its submitter may have been cancelled
+        self._error: Exception | None = None
 
     async def settled(self) -> None:
         """Wait until the plan is committed; raise its error when it fails."""
         other: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._others.append(other)
+        self.watch(other)
         await other
+
+    def watch(self, other: asyncio.Future[None]) -> None:
+        """Let a future have the outcome, too."""
+        if self._is_finished:
+            _settle(other, self._error)
+        else:
+            self._others.append(other)
 
     def finish(self, error: Exception | None) -> None:
         """Wake all waiters with the outcome."""
+        self._is_finished, self._error = True, error
         for waiter in (self.done, *self._others):
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
-                waiter.exception()  # mark as retrieved: the waiter may have been cancelled
+            _settle(waiter, error)
+
+
+def _settle(waiter: asyncio.Future[None], error: Exception | None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+        waiter.exception()  # mark as retrieved: the waiter may have been cancelled
 
 
 class StagedTable:
     """The layout and the in-flight changes of one table segment; it exists while it has users or changes in flight."""
 
-    def __init__(
-        self, container: SegmentContainer, layout: Layout, finished: Callable[[Plan, bool], None]
-    ) -> None:
+    def __init__(self, container: SegmentContainer, layout: Layout, finished: Callable[[Plan, bool], None]) -> None:
         """``finished(plan, committed)`` is called after each submitted change."""
         self._container = container
         self.layout = layout
@@ -69,6 +82,7 @@ class StagedTable:
         self._length = 0
         self._last: InFlight | None = None
         self.lock = Turns()
+        self.waiting = WaitingChanges()
         self.users = 0
 
     @property
@@ -76,9 +90,28 @@ class StagedTable:
         """Return whether the object has no users and no changes in flight."""
         return self.users == 0 and self._in_flight == 0
 
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether no change is planned or in flight: one that comes now need not wait for others."""
+        return not (self._in_flight or self.lock.locked())
+
+    def watch(self, change: InFlight | None, outcome: asyncio.Future[None]) -> None:
+        """Let a future have the outcome of a change; None: that of the last one in flight."""
+        if change is None and self._in_flight:
+            change = self._last
+        if change is None:
+            _settle(outcome, None)
+        else:
+            change.watch(outcome)
+
     def length(self, committed: int) -> int:
         """Return the length that the next append will find. `committed`: the table's length."""
         return max(self._length, committed)
+
+    def bucket(self, attribute_id: bytes) -> Bucket | None:
+        """Return the bucket that changes in flight leave; None: the committed one is current."""
+        found = self._buckets.get(attribute_id)
+        return None if found is None else found[0]
 
     def buckets(self, attribute_ids: Iterable[bytes]) -> dict[bytes, Bucket]:
         """Return the buckets that changes in flight leave; for other attributes the committed value is current."""

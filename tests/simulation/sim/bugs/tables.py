@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from sim.bugs.registry import bug
+from sim.workloads.table_model import TableSpec, TableWriter, weak_hash
 from sim.workloads.tables import TablesWorkload
 from tailrace.segmentstore.api import (
     NULL_ATTRIBUTE,
@@ -23,7 +24,7 @@ from tailrace.segmentstore.metadata.operation_log import Placed
 from tailrace.segmentstore.tables import compaction, service
 from tailrace.segmentstore.tables.access import TableAccess
 from tailrace.segmentstore.tables.cache import EntryCache
-from tailrace.segmentstore.tables.plan import Bucket, Plan, plan_copy, plan_remove
+from tailrace.segmentstore.tables.plan import Bucket, Buckets, Plan, plan_copy, plan_remove
 from tailrace.segmentstore.tables.record import Record
 from tailrace.segmentstore.tables.staging import StagedTable, outcome
 
@@ -216,3 +217,32 @@ def _table_conditions_unchecked(patch: pytest.MonkeyPatch) -> None:
     Breaks: conditional updates of a table are linearizable.
     """
     patch.setattr("tailrace.segmentstore.tables.plan.check_condition", lambda bucket, key, expected: None)
+
+
+def _crowded(seed: int) -> TablesWorkload:
+    """Many writers of one table whose keys have few buckets."""
+    workload = TablesWorkload(seed)
+    table = TableSpec("scope/crowd/0", 0)
+    workload.hash_function = weak_hash
+    workload.writers = {table: [TableWriter(table, index, workload.random, lives_alone=False) for index in range(4)]}
+    workload.auditors, workload.work = [], 20
+    return workload
+
+
+@bug(
+    "combined-changes-planned-apart",
+    _crowded,
+    checker="workloads/table_model.py",
+    words="unexpected Table|no possible state|an iterator returned",
+)
+def _combined_changes_planned_apart(patch: pytest.MonkeyPatch) -> None:
+    """A change that shares an append with others does not see what those before it change.
+
+    Breaks: conditional updates of a table are linearizable.
+    """
+    warm_buckets = TableAccess.warm_buckets
+
+    def apart(self: TableAccess, table: Any, staged: StagedTable, ids: Iterable[bytes], ahead: Buckets) -> Any:
+        return warm_buckets(self, table, staged, ids, {})
+
+    patch.setattr(TableAccess, "warm_buckets", apart)

@@ -1,4 +1,4 @@
-"""What a snapshot needs beside its checkpoint is that of one moment, and what is flushed meanwhile is not written again."""
+"""What a snapshot has beside its checkpoint is of one moment, and what is flushed meanwhile is not written again."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tailrace.common.errors import (
 from tailrace.segmentstore.api import AppendRequest, AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.tables.cache import EntryCache
-from tailrace.segmentstore.tables.record import HEADER_BYTES, Record
+from tailrace.segmentstore.tables.record import HEADER_BYTES, NO_CHAIN, OWN_OFFSET, Record, encode_record
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import NOT_EXISTS, TableEntry, TableKey
 
@@ -47,7 +47,8 @@ async def test_changes_are_pipelined(model: Any, tables: TableService) -> None:
     model.hold()
     updates = [asyncio.create_task(tables.update(TABLE, [TableEntry(b"k%d" % n, b"v")])) for n in range(50)]
     await turns(200)
-    assert model.staged == 50
+    records = [encode_record(b"k%d" % n, b"v", OWN_OFFSET, NO_CHAIN, shared=False) for n in range(50)]
+    assert model.segments[TABLE].data == b"".join(records), "all are staged, none waits for the commit of another"
     assert not any(update.done() for update in updates)
     model.release()
     versions = [version for (version,) in await asyncio.gather(*updates)]
