@@ -49,8 +49,8 @@ DAILY_COUNT = 1
 
 
 SLOW_START = "Python worker failed to connect back"
-"""Spark's own error when a Python process that it starts takes longer than 10 s, as on a machine that is busy. It has no
-setting for that."""
+"""Spark's own error when a Python process that it starts takes longer than 10 s, as on a machine that is busy. There is
+no setting for that."""
 SLOW_STARTS_MAX = 3
 
 

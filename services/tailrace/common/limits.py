@@ -193,6 +193,7 @@ SNAPSHOT_TICK_S: Final = 5.0
 SNAPSHOT_RETRY_S: Final = 10.0  # after one that failed
 SNAPSHOT_FLUSH_WAIT_S: Final = 60.0  # for the storage writer to move what a snapshot has in the log alone
 SNAPSHOT_FLUSH_TICK_S: Final = 0.1
+SNAPSHOT_RANGES_PER_TICK: Final = 500  # of un-tiered bytes; with more the ticks are longer
 SNAPSHOT_COPY_MAX_BYTES: Final = 1 * MIB  # so little of it is written at once
 SNAPSHOT_LEAVE_DEADLINE_S: Final = 5.0  # the last one of a closing container
 SNAPSHOTS_KEPT: Final = 3  # of one container

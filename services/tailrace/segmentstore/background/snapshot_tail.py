@@ -85,37 +85,47 @@ class SnapshotTail:
     def __init__(self, state: ContainerState, cache: CacheManager, gaps: Iterable[Sequence[TailRun]]) -> None:
         self._state = state
         self._cache = cache
-        self._gaps = deque(deque(gap) for gap in gaps)
-        state.flush_boundaries = {gap[0].segment.segment_id: gap[-1].end for gap in self._gaps}
+        self._awaited = deque(deque(gap) for gap in gaps)
+        self._passed: deque[deque[TailRun]] = deque()  # ranges that no chunk of their segment will have
+        self._batches_of = self._awaited
+        state.flush_boundaries = {gap[0].segment.segment_id: gap[-1].end for gap in self._awaited}
         self.flushed: list[tuple[int, ChunkRef]] = []
         """References to what the storage writer has moved to Tier 2 since then, with the ids of the segments."""
 
     @property
-    def left_bytes(self) -> int:
-        """Return how many bytes are neither flushed nor written, as far as `take_flushed` knows."""
-        return sum(gap[-1].end - gap[0].start for gap in self._gaps)
+    def awaited_ranges(self) -> int:
+        """Return how many ranges the storage writer has yet to move, as far as `take_flushed` knows."""
+        return len(self._awaited)
+
+    @property
+    def awaited_bytes(self) -> int:
+        """Return how many bytes these have."""
+        return sum(gap[-1].end - gap[0].start for gap in self._awaited)
 
     def take_flushed(self) -> None:
-        """Name and unpin what the storage writer has moved to Tier 2 by now."""
-        for _ in range(len(self._gaps)):
-            gap = self._gaps.popleft()
-            self._take_flushed(gap)
+        """Name and unpin what the storage writer has moved to Tier 2 by now; find what it will not move any more."""
+        for _ in range(len(self._awaited)):
+            gap = self._awaited.popleft()
+            is_passed = self._take_flushed(gap)
             if gap:
-                self._gaps.append(gap)
+                (self._passed if is_passed else self._awaited).append(gap)
 
-    def _take_flushed(self, gap: deque[TailRun]) -> None:
-        """The storage writer begins where a range begins. What was compacted across an end of it is no use."""
+    def _take_flushed(self, gap: deque[TailRun]) -> bool:
+        """Return whether no chunk will have what is left. The storage writer begins where a range begins."""
         segment, at, end = gap[0].segment, gap[0].start, gap[-1].end
-        if self._state.segments.get(segment.segment_id) is not segment:
-            return  # merged or deleted: the snapshot has it as it was
+        if self._state.segments.get(segment.segment_id) is not segment or at < segment.start_offset:
+            return True  # merged, deleted or truncated: the snapshot has it as it was
         refs: list[tuple[int, ChunkRef]] = []
-        while (ref := segment.chunks.find(at)) is not None and ref.segment_offset == at and ref.end <= end:
+        while (ref := segment.chunks.find(at)) is not None:
+            if ref.segment_offset < at or ref.end > end:
+                return True  # compacted with bytes that are not missing
             refs.append((segment.segment_id, ref))
             at = ref.end
             if not any(run.items.splits(at) for run in gap if run.start < at < run.end):
                 self._leave_out(gap, at)
                 self.flushed += refs
                 refs = []
+        return False
 
     def _leave_out(self, gap: deque[TailRun], before: int) -> None:
         while gap and gap[0].end <= before:
@@ -123,40 +133,44 @@ class SnapshotTail:
         if gap and gap[0].start < before:
             gap[0].shorten(before, self._cache)
 
-    def next_batch(self) -> list[TailRun]:
-        """Return runs to write to one object; none when nothing is left.
+    def next_batch(self, *, awaited_too: bool) -> list[TailRun]:
+        """Return runs to write to one object; none when nothing is left. Awaited ones come after all others.
 
         They are the last ones: the storage writer comes to them last.
         """
         self.take_flushed()
+        self._batches_of = self._awaited if awaited_too and not self._passed else self._passed
         batch: list[TailRun] = []
         size = 0
-        for run in self._backwards():
+        for run in _backwards(self._batches_of):
             size += run.end - run.start
             if batch and size > limits.FLUSH_THRESHOLD_BYTES:
                 break
             batch.append(run)
         return batch[::-1]
 
-    def _backwards(self) -> Iterator[TailRun]:
-        for gap in reversed(self._gaps):
-            yield from reversed(gap)
-
     def written(self, batch: Sequence[TailRun]) -> None:
         """Unpin runs that are written to Tier 2, the last batch that `next_batch` returned."""
+        gaps = self._batches_of
         for run in reversed(batch):
-            last = self._gaps[-1].pop()
+            last = gaps[-1].pop()
             assert last is run
             run.release(self._cache)
-            if not self._gaps[-1]:
-                self._gaps.pop()
+            if not gaps[-1]:
+                gaps.pop()
 
     def release(self) -> None:
         """Unpin everything."""
-        for run in self._backwards():
-            run.release(self._cache)
-        self._gaps.clear()
+        for gaps in (self._awaited, self._passed):
+            for run in _backwards(gaps):
+                run.release(self._cache)
+            gaps.clear()
         self._state.flush_boundaries = {}
+
+
+def _backwards(gaps: deque[deque[TailRun]]) -> Iterator[TailRun]:
+    for gap in reversed(gaps):
+        yield from reversed(gap)
 
 
 def capture(state: ContainerState, cache: CacheManager) -> SnapshotTail | None:

@@ -187,8 +187,7 @@ class Snapshotter:
                 return False
             body, sequence, gone = checkpoint.encode(state), state.committed_sequence, dict(state.pending_deletes)
             try:
-                await self._wait_for_flush(tail, flush_wait_s)
-                written = await self._write_left(tail)
+                written = await self._write_left(tail, flush_wait_s)
             finally:
                 tail.release()
             await self._store(sequence, time_ms, body, _in_order([*tail.flushed, *written]))
@@ -200,24 +199,24 @@ class Snapshotter:
             await self._remove_older(names)
             return True
 
-    async def _wait_for_flush(self, tail: SnapshotTail, wait_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        due = loop.time() + wait_s
-        while tail.left_bytes > limits.SNAPSHOT_COPY_MAX_BYTES and loop.time() < due and not self._hurries:
-            await asyncio.sleep(limits.SNAPSHOT_FLUSH_TICK_S)
-            tail.take_flushed()
-
-    async def _write_left(self, tail: SnapshotTail) -> list[tuple[int, ChunkRef]]:
-        """Write what is not flushed to objects of the snapshot alone."""
+    async def _write_left(self, tail: SnapshotTail, flush_wait_s: float) -> list[tuple[int, ChunkRef]]:
+        """Write what the storage writer does not move to objects of the snapshot alone; return references to it."""
         written: list[tuple[int, ChunkRef]] = []
-        tier2 = self._ports.tier2
+        tier2, loop = self._ports.tier2, asyncio.get_running_loop()
+        due = loop.time() + flush_wait_s
         try:
             while True:
-                async with self._ports.upload_slots:
-                    if not (batch := tail.next_batch()):
-                        break
-                    written += await tier2.write([run.section() for run in batch])
-                tail.written(batch)
+                is_waiting = loop.time() < due and not self._hurries
+                is_waiting &= tail.awaited_bytes > limits.SNAPSHOT_COPY_MAX_BYTES
+                if tail.next_batch(awaited_too=not is_waiting):
+                    async with self._ports.upload_slots:
+                        if batch := tail.next_batch(awaited_too=not is_waiting):  # what is left of it by now
+                            written += await tier2.write([run.section() for run in batch])
+                            tail.written(batch)
+                elif is_waiting:
+                    await asyncio.sleep(_tick_s(tail))
+                else:
+                    break
         except Exception:
             # No snapshot will name them: the next one, or the next flush, puts them on the pending-delete list.
             tier2.remember_unreferenced(ref.object_key for _, ref in written)
@@ -254,3 +253,8 @@ class Snapshotter:
 
 def _in_order(refs: Sequence[tuple[int, ChunkRef]]) -> list[tuple[int, ChunkRef]]:
     return sorted(refs, key=lambda each: (each[0], each[1].segment_offset))
+
+
+def _tick_s(tail: SnapshotTail) -> float:
+    """Return how long to wait before the next look at the flush: it costs some microseconds for each range."""
+    return limits.SNAPSHOT_FLUSH_TICK_S * max(1.0, tail.awaited_ranges / limits.SNAPSHOT_RANGES_PER_TICK)

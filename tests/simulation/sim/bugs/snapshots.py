@@ -85,7 +85,7 @@ def _snapshot_bytes_swept_as_orphans(patch: pytest.MonkeyPatch) -> None:
     """
     write = Snapshotter._write_left
 
-    async def unlisted(self: Snapshotter, tail: SnapshotTail) -> list[tuple[int, ChunkRef]]:
+    async def unlisted(self: Snapshotter, tail: SnapshotTail, flush_wait_s: float) -> list[tuple[int, ChunkRef]]:
         ports = self._ports
 
         async def commit(operation: ops.ControlOperation) -> None:
@@ -93,7 +93,7 @@ def _snapshot_bytes_swept_as_orphans(patch: pytest.MonkeyPatch) -> None:
 
         self._ports = dataclasses.replace(ports, commit=commit)
         try:
-            return await write(self, tail)
+            return await write(self, tail, flush_wait_s)
         finally:
             self._ports = ports
 

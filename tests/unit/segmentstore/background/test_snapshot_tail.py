@@ -104,7 +104,6 @@ async def test_a_part_that_is_flushed_is_not_written_again(
     segment = container.state.by_name[A]
     async with waiting_snapshot(container, monkeypatch):
         await container.background.writer._flush([segment])
-        await eventually(lambda: len(container.state.flush_boundaries) == 3)
     state = await newest(world)
     assert list(state.by_name[A].chunks) == list(segment.chunks)
     assert list(state.by_name[B].chunks)[1].object_key in container.state.pending_deletes
@@ -169,6 +168,29 @@ async def test_it_is_as_of_one_moment_whatever_comes_meanwhile(
     await check(world)
 
 
+@pytest.mark.parametrize("meanwhile", [merge, delete, truncate, delete_and_create_again, compact])
+async def test_what_no_chunk_will_have_is_not_waited_for(
+    world: World, container: Container, monkeypatch: pytest.MonkeyPatch, meanwhile: Meanwhile
+) -> None:
+    """It would keep its room in the cache until the end of the wait."""
+    async with waiting_snapshot(container, monkeypatch):
+        await meanwhile(container)
+        await flush(container)
+        await eventually(lambda: container.background.snapshotter.sequence >= 0)
+    await check(world)
+
+
+async def test_what_no_chunk_will_have_is_written_while_others_are_waited_for(
+    world: World, container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with waiting_snapshot(container, monkeypatch):
+        pinned = container.core.cache.cache.pinned_blocks
+        await container.delete(B)
+        await eventually(lambda: 0 < container.core.cache.cache.pinned_blocks < pinned)
+        assert container.background.snapshotter.sequence < 0
+    await check(world)
+
+
 async def tail_of(container: Container) -> SnapshotTail:
     await container.core.barrier()
     tail = capture(container.state, container.core.cache)
@@ -181,19 +203,19 @@ async def test_a_chunk_within_an_append_counts_only_with_the_next(container: Con
     segment = container.state.by_name[A]
     tail = await tail_of(container)
     start, end = 7, len(content(A))
-    before = tail.left_bytes
+    before = tail.awaited_bytes
     segment.chunks.add(ChunkRef("c7/first", 70, start, 1000))
     tail.take_flushed()
     assert not tail.flushed
-    assert tail.left_bytes == before
+    assert tail.awaited_bytes == before
     segment.chunks.add(ChunkRef("c7/second", 70, start + 1000, len(SMALL) - 1000))
     tail.take_flushed()
     assert [ref.object_key for _, ref in tail.flushed] == ["c7/first", "c7/second"]
-    assert tail.left_bytes == before - len(SMALL)
-    (left,) = [run for run in tail.next_batch() if run.segment is segment]
-    assert bytes(left.section().data) == A.encode()
+    assert tail.awaited_bytes == before - len(SMALL)
+    assert not tail.next_batch(awaited_too=False)
     segment.chunks.add(ChunkRef("c7/beyond", 70, start + len(SMALL), len(A) + 1))  # compacted with what came later
-    tail.take_flushed()
+    (left,) = tail.next_batch(awaited_too=False)
+    assert bytes(left.section().data) == A.encode()
     assert len(tail.flushed) == 2
     assert end == start + len(SMALL) + len(A)
     tail.release()
@@ -209,6 +231,6 @@ async def test_what_is_flushed_is_unpinned_at_once(container: Container) -> None
     assert container.core.cache.cache.pinned_blocks < pinned
     await flush(container)
     tail.take_flushed()
-    assert container.core.cache.cache.pinned_blocks == tail.left_bytes == 0
-    assert tail.next_batch() == []
+    assert container.core.cache.cache.pinned_blocks == tail.awaited_bytes == 0
+    assert tail.next_batch(awaited_too=True) == []
     tail.release()
