@@ -228,6 +228,7 @@ TABLE_VALUE_MAX_BYTES: Final = MIB - 8192
 TABLE_BATCH_MAX_BYTES: Final = 32 * MIB
 TABLE_REPLY_MAX_BYTES: Final = 2 * MIB
 TABLE_CONFLICT_RETRIES_MAX: Final = 100
+ATTRIBUTES_LOOKED_UP_AT_ONCE_MAX: Final = 16  # one by one, in index pages in memory, within a turn of the event loop
 TABLE_COMBINED_MAX_BYTES: Final = 256 * KIB  # of one append with several changes of a table
 TABLE_TURNS_MAX: Final = 256  # changes of a table that waited and are staged in one turn of the event loop
 TABLE_BATCH_KEYS_MAX: Final = ATTRIBUTE_UPDATES_PER_OPERATION_MAX - 8  # different keys of one batch

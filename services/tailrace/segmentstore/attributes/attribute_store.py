@@ -181,7 +181,7 @@ class AttributeStore:
                 return found
 
     def get_in_memory(self, segment: Segment, attribute_ids: Sequence[bytes]) -> dict[bytes, int] | None:
-        """Return the committed values of those attributes that are set; None when that takes a read of the index.
+        """Return the committed values of those attributes that are set; None when that takes a read, or many lookups.
 
         What it finds in index pages in memory stays in memory until room is needed, as after `load`.
         """
@@ -189,6 +189,8 @@ class AttributeStore:
         absent: list[bytes] = []
         if segment.index.root_length:
             absent = [key for key in attribute_ids if key not in committed and not is_core_attribute(key)]
+        if len(absent) > limits.ATTRIBUTES_LOOKED_UP_AT_ONCE_MAX:
+            return None  # `get` looks up many with one walk over the index, and others have turns meanwhile
         if absent and not (self.load_cached(segment, absent) and all(key in committed for key in absent)):
             return None
         segment.touch(attribute_ids)

@@ -102,6 +102,11 @@ class SnapshotTail:
         """Return how many bytes these have."""
         return sum(gap[-1].end - gap[0].start for gap in self._awaited)
 
+    @property
+    def passed_bytes(self) -> int:
+        """Return how many bytes of the segments no chunk of theirs will have."""
+        return sum(gap[-1].end - gap[0].start for gap in self._passed)
+
     def take_flushed(self) -> None:
         """Name and unpin what the storage writer has moved to Tier 2 by now; find what it will not move any more."""
         for _ in range(len(self._awaited)):

@@ -10,6 +10,7 @@ the snapshot exists, so that any later owner deletes them once the snapshot is s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, folder, parse_key
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.segmentstore.background.snapshot_tail import SnapshotTail
@@ -65,6 +66,9 @@ class Snapshotter:
         self._taking = asyncio.Lock()
         self._hurries = 0
         """How many callers wait for a snapshot, or for one that is taken to end."""
+        self._hurry = asyncio.Event()
+        self._moment_s = 0.0
+        """When the state of the last snapshot was the present one, on the loop's clock."""
         self._superseded: dict[str, None] = {}
         self._tail: frozenset[str] = frozenset()  # objects of the newest snapshot alone
         self.sequence = -1
@@ -77,9 +81,10 @@ class Snapshotter:
 
     async def run(self) -> None:
         """Take snapshots until cancelled. While Tier 2 is unavailable the last one stays the newest."""
-        wait_s = limits.SNAPSHOT_FIRST_S
+        loop = asyncio.get_running_loop()
+        wait_s, taken = limits.SNAPSHOT_FIRST_S, False
         while True:
-            await self._wait(wait_s)
+            await self._wait(wait_s, self._moment_s if taken else loop.time())
             try:
                 taken = await self._take(flush_wait_s=limits.SNAPSHOT_FLUSH_WAIT_S)
                 self.last_error = ""
@@ -91,13 +96,19 @@ class Snapshotter:
                     _logger.warning("snapshot_not_stored", container=container, reason=str(error))
                 self.last_error = str(error)
                 taken = False
-            wait_s = limits.SNAPSHOT_INTERVAL_S if taken else limits.SNAPSHOT_RETRY_S
+            wait_s = limits.SNAPSHOT_RETRY_S
+            if taken:
+                left_s = self._moment_s + limits.SNAPSHOT_INTERVAL_S - loop.time()
+                wait_s = max(left_s, min(limits.SNAPSHOT_RETRY_S, limits.SNAPSHOT_INTERVAL_S))
 
-    async def _wait(self, wait_s: float) -> None:
-        """Wait for the next snapshot: less than `wait_s` when objects have waited long to be deleted after it."""
+    async def _wait(self, wait_s: float, since_s: float) -> None:
+        """Wait for the next snapshot: less than `wait_s` when objects have waited long to be deleted after it.
+
+        Those that wait now do so at most since `since_s`, on the loop's clock.
+        """
         loop = asyncio.get_running_loop()
         due = loop.time() + wait_s
-        waiting_since: float | None = None
+        waiting_since: float | None = since_s
         while (now := loop.time()) < due:
             pending = self._ports.state.pending_deletes
             newest = next((key for key in reversed(pending) if key not in self._tail), None)
@@ -165,10 +176,13 @@ class Snapshotter:
                 that differ from the bytes written.
         """
         self._hurries += 1
+        self._hurry.set()
         try:
             return await self._take(flush_wait_s=0.0)
         finally:
             self._hurries -= 1
+            if not self._hurries:
+                self._hurry.clear()
 
     async def _take(self, *, flush_wait_s: float) -> bool:
         """Do the same, but let the storage writer move first what the state has in the log alone, or nearly all of it.
@@ -179,14 +193,16 @@ class Snapshotter:
             state = self._ports.state
             if state.committed_sequence == self.sequence:
                 await self.check_newest()
+                self._moment_s = asyncio.get_running_loop().time()
                 return True
             await self.check_newest()
             time_ms = self._ports.clock.now_ms()  # of the state: what is committed during the upload is later
+            moment_s = asyncio.get_running_loop().time()
             tail = capture(state, self._ports.cache)
             if tail is None:
                 return False
-            body, sequence, gone = checkpoint.encode(state), state.committed_sequence, dict(state.pending_deletes)
             try:
+                body, sequence, gone = checkpoint.encode(state), state.committed_sequence, dict(state.pending_deletes)
                 written = await self._write_left(tail, flush_wait_s)
             finally:
                 tail.release()
@@ -194,7 +210,7 @@ class Snapshotter:
             # A restore that began from the previous snapshot needs its objects; a restore that begins now checks for
             # this snapshot at its end (docs/adr/0012).
             names = await self.check_newest()
-            self.sequence, self._superseded = sequence, gone
+            self.sequence, self._superseded, self._moment_s = sequence, gone, moment_s
             self._tail = frozenset(ref.object_key for _, ref in written)
             await self._remove_older(names)
             return True
@@ -202,21 +218,11 @@ class Snapshotter:
     async def _write_left(self, tail: SnapshotTail, flush_wait_s: float) -> list[tuple[int, ChunkRef]]:
         """Write what the storage writer does not move to objects of the snapshot alone; return references to it."""
         written: list[tuple[int, ChunkRef]] = []
-        tier2, loop = self._ports.tier2, asyncio.get_running_loop()
-        due = loop.time() + flush_wait_s
+        tier2 = self._ports.tier2
         try:
-            while True:
-                is_waiting = loop.time() < due and not self._hurries
-                is_waiting &= tail.awaited_bytes > limits.SNAPSHOT_COPY_MAX_BYTES
-                if tail.next_batch(awaited_too=not is_waiting):
-                    async with self._ports.upload_slots:
-                        if batch := tail.next_batch(awaited_too=not is_waiting):  # what is left of it by now
-                            written += await tier2.write([run.section() for run in batch])
-                            tail.written(batch)
-                elif is_waiting:
-                    await asyncio.sleep(_tick_s(tail))
-                else:
-                    break
+            await self._wait_for_flush(tail, flush_wait_s, written)
+            while tail.next_batch(awaited_too=True):
+                written += await self._write_batch(tail, awaited_too=True)
         except Exception:
             # No snapshot will name them: the next one, or the next flush, puts them on the pending-delete list.
             tier2.remember_unreferenced(ref.object_key for _, ref in written)
@@ -226,6 +232,46 @@ class Snapshotter:
         if pending:
             await self._ports.commit(ops.AddChunks([], pending))
         return written
+
+    async def _wait_for_flush(self, tail: SnapshotTail, wait_s: float, written: list[tuple[int, ChunkRef]]) -> None:
+        """Wait until the storage writer has moved nearly all that it will move.
+
+        Add references to what is written meanwhile: a batch of what it will not move, when no upload waits for that.
+        """
+        loop = asyncio.get_running_loop()
+        due = loop.time() + wait_s
+        while tail.awaited_bytes > limits.SNAPSHOT_COPY_MAX_BYTES and loop.time() < due and not self._hurries:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_tick_s(tail)):
+                    await self._hurry.wait()
+            tail.take_flushed()
+            if tail.passed_bytes >= limits.FLUSH_THRESHOLD_BYTES and not self._ports.upload_slots.locked():
+                written += await self._write_batch(tail, awaited_too=False)
+
+    async def _write_batch(self, tail: SnapshotTail, *, awaited_too: bool) -> list[tuple[int, ChunkRef]]:
+        """Write one object; return the references to it. What is flushed while it waits for a slot is unpinned then."""
+        async with self._slot(tail):
+            if not (batch := tail.next_batch(awaited_too=awaited_too)):
+                return []
+            written = await self._ports.tier2.write([run.section() for run in batch])
+            tail.written(batch)
+            return written
+
+    @contextlib.asynccontextmanager
+    async def _slot(self, tail: SnapshotTail) -> AsyncIterator[None]:
+        slots = self._ports.upload_slots
+        acquiring = asyncio.ensure_future(slots.acquire())
+        try:
+            while not (await asyncio.wait([acquiring], timeout=_tick_s(tail)))[0]:
+                tail.take_flushed()
+        except BaseException:
+            if not acquiring.cancel():
+                slots.release()
+            raise
+        try:
+            yield
+        finally:
+            slots.release()
 
     async def _store(self, sequence: int, time_ms: int, body: bytes, tail: Sequence[tuple[int, ChunkRef]]) -> None:
         ports, container, epoch = self._ports, self._ports.state.container_id, self._ports.epoch
@@ -257,4 +303,5 @@ def _in_order(refs: Sequence[tuple[int, ChunkRef]]) -> list[tuple[int, ChunkRef]
 
 def _tick_s(tail: SnapshotTail) -> float:
     """Return how long to wait before the next look at the flush: it costs some microseconds for each range."""
-    return limits.SNAPSHOT_FLUSH_TICK_S * max(1.0, tail.awaited_ranges / limits.SNAPSHOT_RANGES_PER_TICK)
+    ticks = min(max(1.0, tail.awaited_ranges / limits.SNAPSHOT_RANGES_PER_TICK), 10.0)
+    return limits.SNAPSHOT_FLUSH_TICK_S * ticks

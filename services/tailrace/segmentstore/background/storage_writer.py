@@ -233,7 +233,7 @@ def _jobs(segments: Sequence[Segment], boundaries: Mapping[int, int]) -> list[_J
         if segment.pending.length_bytes >= _SHARED_MAX_BYTES // 4:
             boundary = boundaries.get(segment.segment_id)
             runs = segment.pending.runs(limits.FLUSH_OBJECT_MAX_BYTES, limits.FLUSH_RUNS_PER_PASS_MAX, boundary)
-            if len(runs) > 1 and runs[-1].length_bytes < _SHARED_MAX_BYTES // 4:
+            if len(runs) > 1 and runs[-1].length_bytes < _SHARED_MAX_BYTES // 4 and runs[-1].start != boundary:
                 del runs[-1]  # a later pass writes it together with later appends
             jobs += [[(segment, run)] for run in runs]
         elif segment.pending:

@@ -13,7 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
-from tailrace.common.errors import OverloadedError, TailraceError, WriteConflictError
+from tailrace.common.errors import DataError, OverloadedError, TailraceError, WriteConflictError
 from tailrace.segmentstore.api import AttributeUpdateType
 from tailrace.segmentstore.tables.plan import Plan
 from tailrace.segmentstore.tables.waiting import Step
@@ -78,14 +78,20 @@ def _both(earlier: AttributeUpdate, later: AttributeUpdate) -> AttributeUpdate:
 
 
 async def lead(access: TableAccess, table: SegmentLength, staged: StagedTable, leader: Change) -> None:
-    """Plan and submit the changes that wait, and let another one lead what comes in the meantime."""
+    """Plan and submit one append of the changes that wait, and let another one lead the rest and what comes meanwhile.
+
+    ``leader`` waits longest, so it is among them: its caller waits for no other append.
+    """
     changes: list[Change] = []
     try:
         await asyncio.sleep(0)  # those of this turn of the loop join
         async with staged.lock:
             changes = staged.waiting.take()
-            await _combine(access, table, staged, changes)
-    except asyncio.CancelledError:
+            joined, count = _plan(access, table, staged, changes)
+            staged.waiting.put_back(changes[count:])
+            del changes[count:]
+            await _submit(access, table.name, staged, joined)
+    except BaseException:
         leader.turn.cancel()  # so that it is not to lead again
         raise
     finally:
@@ -95,29 +101,41 @@ async def lead(access: TableAccess, table: SegmentLength, staged: StagedTable, l
         staged.waiting.pass_on()
 
 
-async def _combine(access: TableAccess, table: SegmentLength, staged: StagedTable, changes: Sequence[Change]) -> None:
-    """Submit the changes whose buckets are in memory. Call with the lock held."""
+def _plan(
+    access: TableAccess, table: SegmentLength, staged: StagedTable, changes: Sequence[Change]
+) -> tuple[Joined, int]:
+    """Plan changes whose buckets are in memory, as many as one append may have. Call with the lock held.
+
+    Return their plans, and how many have had their turn: those without a plan go alone.
+    """
     try:
-        table = access.same(table)
+        joined = Joined(staged.length(access.same(table).length))
     except TailraceError:
-        return  # each finds out for itself
-    joined = Joined(staged.length(table.length))
-    for change in changes:
+        return Joined(0), len(changes)  # each finds out for itself
+    for number, change in enumerate(changes):
         if change.turn.done():
             continue  # its caller has given up
-        buckets = access.warm_buckets(table, staged, change.ids.values(), joined.buckets)
-        if buckets is None:
-            continue
-        if not joined.has_room(change.decide(table.name, staged.layout, buckets, joined.end)):
-            if not await _submit(access, table.name, staged, joined):
-                return
-            joined = Joined(joined.end)
-        joined.add(change)
-    await _submit(access, table.name, staged, joined)
+        buckets = _warm_buckets(access, table, staged, change, joined)
+        if buckets is not None:
+            if not joined.has_room(change.decide(table.name, staged.layout, buckets, joined.end)):
+                return joined, number
+            joined.add(change)
+        elif number == 0:
+            return joined, 1  # the leader goes alone, and waits for no others
+    return joined, len(changes)
 
 
-async def _submit(access: TableAccess, segment: str, staged: StagedTable, joined: Joined) -> bool:
-    """Submit the plan of all; return False, so that nothing is built on it, when it is refused."""
+def _warm_buckets(
+    access: TableAccess, table: SegmentLength, staged: StagedTable, change: Change, joined: Joined
+) -> Buckets | None:
+    try:
+        return access.warm_buckets(table, staged, change.ids.values(), joined.buckets)
+    except DataError:
+        return None  # alone it meets what is damaged again, and the others do not
+
+
+async def _submit(access: TableAccess, segment: str, staged: StagedTable, joined: Joined) -> None:
+    """Submit the plan of all."""
     members, plan = joined.members, joined.finish()
     try:
         in_flight = None if plan.is_empty else await access.submit(segment, staged, plan)
@@ -126,9 +144,8 @@ async def _submit(access: TableAccess, segment: str, staged: StagedTable, joined
             # Of any other error each one finds out for itself whether it is its own.
             if len(members) == 1 or isinstance(error, WriteConflictError | OverloadedError):
                 change.fail(error)
-        return False
+        return
     for change in members:
         # Reply only after the state is durable that the outcome rests on, even for a refusal.
         change.is_submitted = True
         staged.watch(in_flight, change.turn)
-    return True

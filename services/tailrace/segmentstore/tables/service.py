@@ -158,8 +158,10 @@ class TableService:
             for key in keys:
                 layout.check_key(key)
             change = Change({key: layout.attribute_id(key) for key in keys}, table_offset, plan)
-            if staged.is_quiet or not await self._changed_with_others(table, staged, change):
+            if staged.is_quiet:
                 await self._change_alone(table, staged, change)
+            elif not await self._changed_with_others(table, staged, change):
+                await self._change_alone(table, staged, change, reads_first=True)
             return change.answer()
         finally:
             self._access.leave(table, staged)
@@ -181,9 +183,12 @@ class TableService:
             leads, change.step = True, Step.ANSWER
             change.wait()
 
-    async def _change_alone(self, table: SegmentLength, staged: StagedTable, change: Change) -> None:
+    async def _change_alone(
+        self, table: SegmentLength, staged: StagedTable, change: Change, *, reads_first: bool = False
+    ) -> None:
+        """Plan and submit it. With `reads_first` it reads cold entries before it takes the lock: others wait for it."""
         ids = change.ids.values()
-        if staged.lock.locked():  # read cold entries before taking the lock, so that others do not wait for them
+        if reads_first:
             await self._access.current_buckets(table, staged, ids)
         async with staged.lock:
             tail = staged.length(self._access.same(table).length)

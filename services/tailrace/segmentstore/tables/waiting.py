@@ -12,6 +12,8 @@ from tailrace.common.errors import BadOffsetError, ConditionFailedError
 from tailrace.segmentstore.tables.plan import Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.common.errors import TailraceError
     from tailrace.segmentstore.tables.layout import Layout
     from tailrace.segmentstore.tables.plan import Buckets, Ids, PlanBatch
@@ -94,6 +96,10 @@ class WaitingChanges:
         """Remove and return those that wait longest."""
         count = min(len(self._changes), limits.TABLE_TURNS_MAX)
         return [self._changes.popleft() for _ in range(count)]
+
+    def put_back(self, changes: Sequence[Change]) -> None:
+        """Let changes that `take` returned wait again, before all others."""
+        self._changes.extendleft(reversed(changes))
 
     def pass_on(self) -> None:
         """Let another one lead, if any is left."""

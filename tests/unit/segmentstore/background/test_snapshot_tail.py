@@ -12,6 +12,7 @@ from tailrace.common import limits
 from tailrace.common.real_ports import SystemEntropy
 from tailrace.segmentstore.background.snapshot_tail import SnapshotTail, capture
 from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata.coverage import Coverage
 from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
@@ -183,12 +184,35 @@ async def test_what_no_chunk_will_have_is_not_waited_for(
 async def test_what_no_chunk_will_have_is_written_while_others_are_waited_for(
     world: World, container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limits, "FLUSH_THRESHOLD_BYTES", 1000)  # as much for an object
     async with waiting_snapshot(container, monkeypatch):
         pinned = container.core.cache.cache.pinned_blocks
         await container.delete(B)
         await eventually(lambda: 0 < container.core.cache.cache.pinned_blocks < pinned)
         assert container.background.snapshotter.sequence < 0
     await check(world)
+
+
+async def test_what_is_flushed_is_unpinned_while_it_waits_for_a_slot(
+    world: World, container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Tier 2 lags others wait for the slots, too."""
+    slots = container.background.snapshotter._ports.upload_slots
+    async with waiting_snapshot(container, monkeypatch):
+        while not slots.locked():
+            await slots.acquire()
+        taking = asyncio.create_task(container.background.snapshotter.take())  # nothing is waited for any more
+        await asyncio.sleep(0.01)
+        pinned = container.core.cache.cache.pinned_blocks
+        state, segment = container.state, container.state.by_name[A]
+        ref = ChunkRef("c7/flushed", 70, segment.chunks.following(0, 9)[-1].end, segment.pending.length_bytes)
+        segment.chunks.add(ref)
+        await eventually(lambda: container.core.cache.cache.pinned_blocks < pinned)
+        segment.chunks = Coverage([each for each in segment.chunks if each is not ref])
+        assert state.flush_boundaries
+        for _ in range(limits.UPLOADS_MAX):
+            slots.release()
+        assert await taking
 
 
 async def tail_of(container: Container) -> SnapshotTail:

@@ -14,6 +14,7 @@ from tailrace.common import limits
 from tailrace.common.errors import (
     BadOffsetError,
     ConditionFailedError,
+    FormatVersionError,
     OverloadedError,
     SegmentSealedError,
     TableKeyBadVersionError,
@@ -22,6 +23,7 @@ from tailrace.common.errors import (
 )
 from tailrace.segmentstore.api import AppendRequest
 from tailrace.segmentstore.tables.cache import EntryCache
+from tailrace.segmentstore.tables.layout import sha256_bucket
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 
@@ -210,6 +212,78 @@ async def test_a_leader_that_gives_up_while_it_waits_for_room(
     await asyncio.gather(first, *changes[1:])
     assert await values(tables, *(b"k%d" % number for number in range(5))) == [None, *[b"v"] * 4]
     assert tables._access.tables_in_use == 0
+
+
+async def test_a_leader_waits_for_no_append_but_its_own(
+    model: Any, tables: TableService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second group finds no room: the leader of the first one is answered."""
+    monkeypatch.setattr(limits, "TABLE_COMBINED_MAX_BYTES", 1000)
+    submit, room, asked = model.submit_append, asyncio.get_running_loop().create_future(), 0
+
+    def full(request: AppendRequest) -> Any:
+        nonlocal asked
+        asked += 1
+        return room if asked == 2 else submit(request)
+
+    first = await busy(model, tables)
+    monkeypatch.setattr(model, "submit_append", full)
+    changes = [put(tables, b"k%d" % number, bytes(400)) for number in range(4)]
+    await turns()
+    model.release()
+    await asyncio.gather(first, *changes[:2])
+    assert not any(change.done() for change in changes[2:])
+    room.set_result(None)
+    await asyncio.gather(*changes)
+
+
+async def test_a_leader_that_needs_a_read_waits_for_no_other(
+    model: Any, tables: TableService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await tables.update(TABLE, [TableEntry(b"cold", b"1")])
+    tables._access.reader._cache = EntryCache()
+    submit, room, is_full = model.submit_append, asyncio.get_running_loop().create_future(), True
+    first = await busy(model, tables)
+    monkeypatch.setattr(
+        model, "submit_append", lambda request: room if is_full and request.length < 500 else submit(request)
+    )
+    leader = put(tables, b"cold", bytes(1000))
+    other = put(tables, b"k", b"v")
+    await turns(100)
+    model.release()
+    await first
+    await turns(100)
+    assert not other.done()
+    is_full = False
+    room.set_result(None)
+    await asyncio.gather(leader, other)
+
+
+async def test_damage_that_one_meets_is_the_error_of_that_one(
+    model: Any, tables: TableService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory, get = model.attributes_in_memory, model.get_attributes
+    layout = sha256_bucket(b"damaged")
+
+    def of_newer_format(segment: str, ids: Any) -> Any:
+        if layout in ids:
+            raise FormatVersionError("page of version 9")
+        return in_memory(segment, ids)
+
+    async def get_of_newer_format(segment: str, ids: Any, **more: Any) -> Any:
+        if layout in ids:
+            raise FormatVersionError("page of version 9")
+        return await get(segment, ids, **more)
+
+    first = await busy(model, tables)
+    monkeypatch.setattr(model, "attributes_in_memory", of_newer_format)
+    monkeypatch.setattr(model, "get_attributes", get_of_newer_format)
+    changes = [put(tables, key, b"v") for key in (b"a", b"damaged", b"b")]
+    await turns()
+    model.release()
+    await first
+    found = await asyncio.gather(*changes, return_exceptions=True)
+    assert [type(each) for each in found] == [list, FormatVersionError, list]
 
 
 async def test_without_room_all_of_them_say_so(
