@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from harness import daily
+from harness.server import READY_DEADLINE_S as READY_WITHIN_S
 from tailrace.cli.demo.server import Endpoints, ServerProcess
 from tailrace.cli.main import run
 
@@ -117,7 +118,7 @@ class CommandLine:
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
     """The command line against a server of this module."""
-    server = ServerProcess(tmp_path_factory.mktemp("server"), ports=EPHEMERAL)
+    server = ServerProcess(tmp_path_factory.mktemp("server"), ports=EPHEMERAL, ready_within_s=READY_WITHIN_S)
     with asyncio.Runner() as runner:
         endpoints = runner.run(server.start())
         try:

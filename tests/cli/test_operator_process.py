@@ -39,7 +39,7 @@ from tailrace_operator.kube.objects import (
     STREAMS,
 )
 
-DEADLINE_S = 90.0
+DEADLINE_S = 300.0
 CHILDREN = (
     CONFIG_MAPS,
     DEPLOYMENTS,

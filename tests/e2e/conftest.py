@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.server import READY_DEADLINE_S as READY_WITHIN_S
 from tailrace.cli.demo.server import ServerProcess
 
 EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
@@ -15,7 +16,7 @@ EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Controller address of a server of this module."""
-    server = ServerProcess(tmp_path_factory.mktemp("server"), ports=EPHEMERAL)
+    server = ServerProcess(tmp_path_factory.mktemp("server"), ports=EPHEMERAL, ready_within_s=READY_WITHIN_S)
     with asyncio.Runner() as runner:
         endpoints = runner.run(server.start())
         try:

@@ -17,7 +17,7 @@ import httpx
 
 from harness.ports import free_ports
 
-READY_DEADLINE_S = 120.0
+READY_DEADLINE_S = 240.0
 STOP_DEADLINE_S = 60.0
 FLUSH_DEADLINE_S = 60.0
 POLL_INTERVAL_S = 0.01
