@@ -174,6 +174,7 @@ def _shared_objects(seed: int) -> Tier2Workload:
         (limits, "RECLAIM_DEAD_MIN_BYTES"): 1,
         (limits, "RECLAIM_MOVES_MAX"): 1000,
         (limits, "RECLAIM_BYTES_PER_S"): limits.MIB,
+        (limits, "SNAPSHOT_FIRST_S"): 1000.0,  # the rule is broken before anything is deleted
     }
     return workload
 
