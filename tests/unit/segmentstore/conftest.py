@@ -16,7 +16,10 @@ from tailrace.kernel import BlockCache
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.container.container import Container, ContainerPorts
+from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.metadata.value_room import ValueRoom
+from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
+from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, parse_key
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import Buffer, ObjectInfo
 
@@ -134,6 +137,34 @@ class World:
         """End every owner."""
         for container in self.running:
             await container.close()
+
+
+async def flush(container: Container) -> None:
+    """Everything into Tier 2, and no snapshot."""
+    await container.background.writer.flush_all(container.core.log.next_sequence - 1)
+
+
+async def names(world: World) -> list[SnapshotName]:
+    """The snapshots in Tier 2, the newest one last."""
+    found = [parse_key(item.key) async for item in world.objects.list("s7")]
+    return sorted(item[1] for item in found if item)
+
+
+async def newest(world: World) -> tuple[Snapshot, ContainerState]:
+    """The snapshot that a restore takes, and its state."""
+    key = (await names(world))[-1].key(7)
+    snapshot = Snapshot.decode(key, await world.objects.get(key))
+    return snapshot, snapshot.load(key)
+
+
+async def stored(world: World, state: ContainerState, name: str) -> bytes:
+    """A segment's bytes as Tier 2 has them."""
+    tier2 = ChunkObjects(world.objects, b"cluster-id-of-16", 7, 0, SystemEntropy())
+    segment = state.by_name[name]
+    content = b""
+    for ref in segment.chunks:
+        content += await tier2.read_exact(ref, ref.segment_offset, ref.length)
+    return content
 
 
 @pytest.fixture

@@ -93,6 +93,11 @@ class SnapshotTail:
         """References to what the storage writer has moved to Tier 2 since then, with the ids of the segments."""
 
     @property
+    def left_ranges(self) -> int:
+        """Return how many ranges are neither flushed nor written, as far as `take_flushed` knows."""
+        return len(self._awaited) + len(self._passed)
+
+    @property
     def awaited_ranges(self) -> int:
         """Return how many ranges the storage writer has yet to move, as far as `take_flushed` knows."""
         return len(self._awaited)

@@ -84,7 +84,9 @@ class Snapshotter:
         loop = asyncio.get_running_loop()
         wait_s, taken = limits.SNAPSHOT_FIRST_S, False
         while True:
-            await self._wait(wait_s, self._moment_s if taken else loop.time())
+            # Since the moment of the last snapshot; but if that took long, the next one is not due at once.
+            longest_s = limits.SNAPSHOT_DELETES_WAIT_S - limits.SNAPSHOT_RETRY_S
+            await self._wait(wait_s, max(self._moment_s, loop.time() - longest_s) if taken else loop.time())
             try:
                 taken = await self._take(flush_wait_s=limits.SNAPSHOT_FLUSH_WAIT_S)
                 self.last_error = ""
@@ -221,7 +223,7 @@ class Snapshotter:
         tier2 = self._ports.tier2
         try:
             await self._wait_for_flush(tail, flush_wait_s, written)
-            while tail.next_batch(awaited_too=True):
+            while tail.left_ranges:
                 written += await self._write_batch(tail, awaited_too=True)
         except Exception:
             # No snapshot will name them: the next one, or the next flush, puts them on the pending-delete list.
@@ -303,5 +305,5 @@ def _in_order(refs: Sequence[tuple[int, ChunkRef]]) -> list[tuple[int, ChunkRef]
 
 def _tick_s(tail: SnapshotTail) -> float:
     """Return how long to wait before the next look at the flush: it costs some microseconds for each range."""
-    ticks = min(max(1.0, tail.awaited_ranges / limits.SNAPSHOT_RANGES_PER_TICK), 10.0)
-    return limits.SNAPSHOT_FLUSH_TICK_S * ticks
+    ticks = max(1.0, tail.awaited_ranges / limits.SNAPSHOT_RANGES_PER_TICK)
+    return min(ticks * limits.SNAPSHOT_FLUSH_TICK_S, limits.SNAPSHOT_FLUSH_TICK_MAX_S)

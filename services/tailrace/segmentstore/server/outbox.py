@@ -14,10 +14,14 @@ from tailrace.wire.codec import encode, encode_data_appended
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from tailrace.segmentstore.server.unsent import UnsentReplies
     from tailrace.segmentstore.server.writers import WriterState
     from tailrace.wire.commands import Command
+
+_NOTHING = contextlib.nullcontext()
+"""Most requests reserve nothing."""
 
 
 class Outbox:
@@ -151,9 +155,12 @@ class Outbox:
                 self._room = self._loop.create_future()
             await asyncio.shield(self._room)
 
-    @contextlib.contextmanager
-    def reserved(self, length_bytes: int) -> Iterator[None]:
+    def reserved(self, length_bytes: int) -> AbstractContextManager[None]:
         """Count a reply of at most that size as unsent while the handler makes it."""
+        return self._reserved(length_bytes) if length_bytes else _NOTHING
+
+    @contextlib.contextmanager
+    def _reserved(self, length_bytes: int) -> Iterator[None]:
         self._reserved_bytes += length_bytes
         self._shared.reserve(length_bytes)
         try:

@@ -164,12 +164,8 @@ class RequestProcessor:
             async with asyncio.timeout(None if handler.waits else limits.REQUEST_DEADLINE_S):
                 if not handler.waits:
                     await self._outbox.room(reply_bytes)
-                call = self._call(command, segment, handler)
-                if reply_bytes:
-                    with self._outbox.reserved(reply_bytes):
-                        reply = await answer(call, command, handler)
-                else:
-                    reply = await answer(call, command, handler)
+                with self._outbox.reserved(reply_bytes):
+                    reply = await answer(self._call(command, segment, handler), command, handler)
             if isinstance(reply, bytes):
                 self._outbox.send(reply)
             else:

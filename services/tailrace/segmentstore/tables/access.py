@@ -12,7 +12,7 @@ from tailrace.segmentstore.tables.reader import TableReader
 from tailrace.segmentstore.tables.staging import InFlight, StagedTable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from tailrace.segmentstore.api import SegmentContainer
     from tailrace.segmentstore.tables.cache import EntryCache
@@ -82,20 +82,12 @@ class TableAccess:
         return buckets
 
     def warm_buckets(
-        self, table: Table, staged: StagedTable, ids: Iterable[bytes], ahead: Buckets
+        self, table: Table, staged: StagedTable, ids: Collection[bytes], ahead: Buckets
     ) -> dict[bytes, Bucket] | None:
         """Return the buckets after all changes in flight and those in `ahead`; None when some are not in memory."""
-        buckets: dict[bytes, Bucket] = {}
-        cold: list[bytes] = []
-        for attribute_id in ids:
-            bucket = ahead.get(attribute_id)
-            if bucket is None:
-                bucket = staged.bucket(attribute_id)
-            if bucket is None:
-                cold.append(attribute_id)
-            else:
-                buckets[attribute_id] = bucket
-        if cold:
+        buckets = staged.buckets(ids)
+        buckets.update((attribute_id, ahead[attribute_id]) for attribute_id in ids if attribute_id in ahead)
+        if cold := [attribute_id for attribute_id in ids if attribute_id not in buckets]:
             found = self.reader.warm_buckets(table, cold)
             if found is None:
                 return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """A submitted plan. Its submitter awaits ``done``, others await `settled`; a cancelled waiter affects no other."""
+    """A submitted plan. Its submitter awaits ``done``, others `watch` it; a cancelled waiter affects no other."""
 
     __slots__ = ("_error", "_is_finished", "_others", "done", "plan", "taken")
 
@@ -38,12 +38,6 @@ class InFlight:
         self._others: list[asyncio.Future[None]] = []
         self._is_finished = False  # ``done`` may be done before: its submitter may have been cancelled
         self._error: Exception | None = None
-
-    async def settled(self) -> None:
-        """Wait until the plan is committed; raise its error when it fails."""
-        other: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.watch(other)
-        await other
 
     def watch(self, other: asyncio.Future[None]) -> None:
         """Let a future have the outcome, too."""
@@ -108,11 +102,6 @@ class StagedTable:
         """Return the length that the next append will find. `committed`: the table's length."""
         return max(self._length, committed)
 
-    def bucket(self, attribute_id: bytes) -> Bucket | None:
-        """Return the bucket that changes in flight leave; None: the committed one is current."""
-        found = self._buckets.get(attribute_id)
-        return None if found is None else found[0]
-
     def buckets(self, attribute_ids: Iterable[bytes]) -> dict[bytes, Bucket]:
         """Return the buckets that changes in flight leave; for other attributes the committed value is current."""
         if not self._buckets:
@@ -125,8 +114,9 @@ class StagedTable:
 
     async def settled(self) -> None:
         """Wait until all submitted changes are committed; raise the error of the last one."""
-        if self._in_flight and self._last is not None:
-            await self._last.settled()
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.watch(None, outcome)
+        await outcome
 
     async def submit(self, segment: str, plan: Plan) -> InFlight:
         """Submit a plan to the container. Call with the lock held; it may be released afterwards.

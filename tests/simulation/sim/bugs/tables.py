@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -242,7 +242,7 @@ def _combined_changes_planned_apart(patch: pytest.MonkeyPatch) -> None:
     """
     warm_buckets = TableAccess.warm_buckets
 
-    def apart(self: TableAccess, table: Any, staged: StagedTable, ids: Iterable[bytes], ahead: Buckets) -> Any:
+    def apart(self: TableAccess, table: Any, staged: StagedTable, ids: Collection[bytes], ahead: Buckets) -> Any:
         return warm_buckets(self, table, staged, ids, {})
 
     patch.setattr(TableAccess, "warm_buckets", apart)

@@ -9,37 +9,16 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.real_ports import SystemEntropy
 from tailrace.segmentstore.background.snapshot_tail import SnapshotTail, capture
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata.coverage import Coverage
 from tailrace.segmentstore.metadata.fields import ChunkRef
-from tailrace.segmentstore.metadata.state import ContainerState
-from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
-from tailrace.segmentstore.tier2.snapshot import Snapshot, parse_key
 
-from ..conftest import World, eventually
+from ..conftest import World, eventually, flush, newest, stored
 
 A, B, C = "scope/a/0.#epoch.0", "scope/b/1.#epoch.0", "scope/c/2.#epoch.0"
 SMALL = bytes(range(256)) * 8
 Meanwhile = Callable[[Container], Awaitable[None]]
-
-
-async def flush(container: Container) -> None:
-    await container.background.writer.flush_all(container.core.log.next_sequence - 1)
-
-
-async def newest(world: World) -> ContainerState:
-    """The state that a restore has."""
-    names = [found[1] async for item in world.objects.list("s7") if (found := parse_key(item.key))]
-    key = max(names).key(7)
-    return Snapshot.decode(key, await world.objects.get(key)).load(key)
-
-
-async def stored(world: World, state: ContainerState, name: str) -> bytes:
-    tier2 = ChunkObjects(world.objects, b"cluster-id-of-16", 7, 0, SystemEntropy())
-    chunks = state.by_name[name].chunks
-    return b"".join([await tier2.read_exact(ref, ref.segment_offset, ref.length) for ref in chunks])
 
 
 @asynccontextmanager
@@ -79,7 +58,7 @@ def content(name: str) -> bytes:
 
 async def check(world: World) -> None:
     """Nothing of what came while it waited is in the snapshot."""
-    state = await newest(world)
+    _, state = await newest(world)
     assert set(state.by_name) == {A, B, C}
     for name in (A, B, C):
         assert await stored(world, state, name) == content(name)
@@ -105,7 +84,7 @@ async def test_a_part_that_is_flushed_is_not_written_again(
     segment = container.state.by_name[A]
     async with waiting_snapshot(container, monkeypatch):
         await container.background.writer._flush([segment])
-    state = await newest(world)
+    _, state = await newest(world)
     assert list(state.by_name[A].chunks) == list(segment.chunks)
     assert list(state.by_name[B].chunks)[1].object_key in container.state.pending_deletes
     await check(world)

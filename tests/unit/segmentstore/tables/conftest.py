@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +20,7 @@ from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.api import SegmentContainer
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.container.container import Container, ContainerPorts
+from tailrace.segmentstore.tables.service import TableService
 from tailrace.storage.obstores import open_object_store
 
 SUPPORT = Path(__file__).parents[3] / "support"
@@ -89,3 +91,26 @@ async def real_container() -> AsyncIterator[Container]:
     """An empty real container, whose parts the test looks at."""
     async with open_real_container() as opened:
         yield opened
+
+
+TABLE = "scope/table/0"
+
+
+@pytest.fixture
+def model(model_container: Any) -> Any:
+    """An empty model."""
+    return model_container()
+
+
+@pytest.fixture
+async def tables(model: Any) -> TableService:
+    """The tables of the model; `TABLE` is one in hash layout."""
+    service = TableService(model)
+    await service.create_table(TABLE, 0)
+    return service
+
+
+async def turns(count: int = 20) -> None:
+    """Let the event loop turn."""
+    for _ in range(count):
+        await asyncio.sleep(0)

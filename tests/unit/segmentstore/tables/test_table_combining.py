@@ -27,24 +27,7 @@ from tailrace.segmentstore.tables.layout import sha256_bucket
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 
-TABLE = "scope/table/0"
-
-
-@pytest.fixture
-def model(model_container: Any) -> Any:
-    return model_container()
-
-
-@pytest.fixture
-async def tables(model: Any) -> TableService:
-    service = TableService(model)
-    await service.create_table(TABLE, 0)
-    return service
-
-
-async def turns(count: int = 20) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
+from .conftest import TABLE, turns
 
 
 def put(tables: TableService, key: bytes, value: bytes, version: int = NO_VERSION) -> asyncio.Task[list[int]]:
@@ -144,6 +127,19 @@ async def test_one_that_needs_a_read_delays_no_other(
     assert await values(tables, b"cold") == [b"2"]
 
 
+def full_at(model: Any, patch: pytest.MonkeyPatch, number: int) -> tuple[asyncio.Future[None], list[AppendRequest]]:
+    """From now on the submission of that number waits for room: until the future is done. Also all submissions."""
+    submit, room = model.submit_append, asyncio.get_running_loop().create_future()
+    asked: list[AppendRequest] = []
+
+    def submit_unless_full(request: AppendRequest) -> Any:
+        asked.append(request)
+        return room if len(asked) == number else submit(request)
+
+    patch.setattr(model, "submit_append", submit_unless_full)
+    return room, asked
+
+
 async def queued(tables: TableService) -> tuple[Any, list[asyncio.Task[list[int]]]]:
     """Changes that wait for the table's lock, the first one to lead them."""
     (staged,) = tables._access._staged.values()
@@ -193,19 +189,11 @@ async def test_the_caller_of_the_change_before_them_gives_up(model: Any, tables:
 async def test_a_leader_that_gives_up_while_it_waits_for_room(
     model: Any, tables: TableService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit, room = model.submit_append, asyncio.get_running_loop().create_future()
-    asked = 0
-
-    def full(request: AppendRequest) -> Any:
-        nonlocal asked
-        asked += 1
-        return room if asked == 1 else submit(request)
-
     first = await busy(model, tables)
-    monkeypatch.setattr(model, "submit_append", full)
+    _, asked = full_at(model, monkeypatch, 1)
     changes = [put(tables, b"k%d" % number, b"v") for number in range(5)]
     await turns()
-    assert asked == 1
+    assert len(asked) == 1
     changes[0].cancel()
     await turns()
     model.release()
@@ -219,15 +207,8 @@ async def test_a_leader_waits_for_no_append_but_its_own(
 ) -> None:
     """The second group finds no room: the leader of the first one is answered."""
     monkeypatch.setattr(limits, "TABLE_COMBINED_MAX_BYTES", 1000)
-    submit, room, asked = model.submit_append, asyncio.get_running_loop().create_future(), 0
-
-    def full(request: AppendRequest) -> Any:
-        nonlocal asked
-        asked += 1
-        return room if asked == 2 else submit(request)
-
     first = await busy(model, tables)
-    monkeypatch.setattr(model, "submit_append", full)
+    room, _ = full_at(model, monkeypatch, 2)
     changes = [put(tables, b"k%d" % number, bytes(400)) for number in range(4)]
     await turns()
     model.release()

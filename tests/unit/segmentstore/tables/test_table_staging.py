@@ -23,24 +23,7 @@ from tailrace.segmentstore.tables.record import HEADER_BYTES, NO_CHAIN, OWN_OFFS
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import NOT_EXISTS, TableEntry, TableKey
 
-TABLE = "scope/table/0"
-
-
-@pytest.fixture
-def model(model_container: Any) -> Any:
-    return model_container()
-
-
-@pytest.fixture
-async def tables(model: Any) -> TableService:
-    service = TableService(model)
-    await service.create_table(TABLE, 0)
-    return service
-
-
-async def turns(count: int = 20) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
+from .conftest import TABLE, turns
 
 
 async def test_changes_are_pipelined(model: Any, tables: TableService) -> None:

@@ -11,18 +11,16 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, FencedError, FormatVersionError, UnavailableError
-from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemClock
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata.fields import ChunkRef
-from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import TableEntry
-from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
 from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, parse_key
 from tailrace.storage.port import Buffer
 
-from ..conftest import Objects, World, eventually, take_snapshot
+from ..conftest import Objects, World, eventually, flush, names, newest, stored, take_snapshot
 
 A, B, C = "scope/a/0.#epoch.0", "scope/b/1.#epoch.0", "scope/c/2.#epoch.0"
 WRITER = b"w" * 16
@@ -51,33 +49,6 @@ class Stopped(SystemClock):
 
     def now_ms(self) -> int:
         return self.time_ms
-
-
-async def flush(container: Container) -> None:
-    """Everything into Tier 2, and no snapshot."""
-    await container.background.writer.flush_all(container.core.log.next_sequence - 1)
-
-
-async def names(world: World) -> list[SnapshotName]:
-    found = [parse_key(item.key) async for item in world.objects.list("s7")]
-    return sorted(item[1] for item in found if item)
-
-
-async def newest(world: World) -> tuple[Snapshot, ContainerState]:
-    """The snapshot that a restore takes, and its state."""
-    key = (await names(world))[-1].key(7)
-    snapshot = Snapshot.decode(key, await world.objects.get(key))
-    return snapshot, snapshot.load(key)
-
-
-async def stored(world: World, state: ContainerState, name: str) -> bytes:
-    """A segment's bytes as Tier 2 has them."""
-    tier2 = ChunkObjects(world.objects, b"cluster-id-of-16", 7, 0, SystemEntropy())
-    segment = state.by_name[name]
-    content = b""
-    for ref in segment.chunks:
-        content += await tier2.read_exact(ref, ref.segment_offset, ref.length)
-    return content
 
 
 def replace(value: int) -> tuple[AttributeUpdate, ...]:
