@@ -22,6 +22,7 @@ from harness.apiserver import NAMESPACE, ApiServer, api_server, kubeconfig
 from harness.minio import MinioProcess
 from harness.ports import free_ports
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind, Manifest
+from tailrace.common import limits
 from tailrace_operator.kube.manifests import FINALIZER
 from tailrace_operator.kube.objects import (
     CONFIG_MAPS,
@@ -40,6 +41,7 @@ from tailrace_operator.kube.objects import (
 )
 
 DEADLINE_S = 300.0
+LEASE_NOT_RENEWED = "Lease tailrace-operator has not been renewed"
 CHILDREN = (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -52,6 +54,71 @@ CHILDREN = (
 )
 
 
+class OperatorProcess:
+    """A process of the operator, run as a kubelet runs it.
+
+    It is started again when it could not renew its Lease although the API server is up: on a busy machine it may get no
+    processor for that long. Its log goes on in the same file. Every other end is final.
+    """
+
+    def __init__(self, command: tuple[str, ...], log: Path, server: ApiServer) -> None:
+        self._command = command
+        self._log = log
+        self._server = server
+        self._process: asyncio.subprocess.Process | None = None
+        self._running: asyncio.Task[int] | None = None
+
+    async def start(self) -> None:
+        await self._spawn()
+        self._running = asyncio.create_task(self._run())
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(*self._command, stderr=log, stdout=log)
+        return self._process
+
+    async def _run(self) -> int:
+        assert self._process is not None
+        process = self._process
+        while True:
+            code = await process.wait()
+            if code != 1 or self._server.down or LEASE_NOT_RENEWED not in last_line(self._log).get("reason", ""):
+                return code
+            process = await self._spawn()
+
+    @property
+    def returncode(self) -> int | None:
+        """Of its final end; None: it runs."""
+        assert self._running is not None
+        return self._running.result() if self._running.done() else None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def wait(self) -> int:
+        """Wait until it has ended for good; the exit code."""
+        assert self._running is not None
+        return await asyncio.shield(self._running)
+
+    async def kill(self) -> None:
+        """End it for good, if it runs."""
+        assert self._running is not None
+        assert self._process is not None
+        self._running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._running
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+
+def last_line(log: Path) -> dict[str, Any]:
+    """The last line of a log; empty: there is none."""
+    lines = log.read_text().splitlines()
+    return json.loads(lines[-1]) if lines else {}
+
+
 @dataclass
 class Operators:
     """The API server, and processes of the operator that use it."""
@@ -59,10 +126,10 @@ class Operators:
     server: ApiServer
     kubeconfig: Path
     folder: Path
-    processes: list[asyncio.subprocess.Process] = field(default_factory=list)
+    processes: list[OperatorProcess] = field(default_factory=list)
     ports: list[int] = field(default_factory=list)
 
-    async def start(self) -> asyncio.subprocess.Process:
+    async def start(self) -> OperatorProcess:
         """One more process."""
         (port,) = free_ports(1)
         self.ports.append(port)
@@ -76,11 +143,10 @@ class Operators:
         ]
         arguments += ["--health-host", "127.0.0.1", "--health-port", str(port), "--cluster-period", "1"]
         code = "from tailrace_operator.runtime.main import main; main()"
-        with (self.folder / f"log-{len(self.processes)}").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", code, *arguments, stderr=log, stdout=log
-            )
+        log = self.folder / f"log-{len(self.processes)}"
+        process = OperatorProcess((sys.executable, "-c", code, *arguments), log, self.server)
         self.processes.append(process)
+        await process.start()
         return process
 
     def log(self, number: int = 0) -> list[dict[str, Any]]:
@@ -112,7 +178,7 @@ class Operators:
         """Wait for a condition; its message."""
         await until(
             lambda: self.condition(condition, name)[:2] == (status, reason),
-            lambda: str(self.condition(condition, name)),
+            lambda: f"{self.condition(condition, name)}; {self.log()[-5:]}",
         )
         return self.condition(condition, name)[2]
 
@@ -150,9 +216,7 @@ async def operators(tmp_path: Path) -> AsyncIterator[Operators]:
         found = Operators(server, kubeconfig(tmp_path, address), tmp_path)
         yield found
         for process in found.processes:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            await process.kill()
 
 
 @dataclass(frozen=True)
@@ -621,8 +685,7 @@ async def test_a_killed_leader_is_replaced(operators: Operators, store: Store) -
     await until_answer(lambda: operators.health("readyz", 1), 200)
     await until(lambda: any(line["event"] == "standing_by" for line in operators.log(1)))
     assert await operators.health("readyz", 1) == (200, "standing by")
-    first.kill()
-    await first.wait()
+    await first.kill()
     server.make(STREAM_CLUSTERS, stream_cluster(store))
     await operators.until_condition("Tier2Ready", "True", "Usable")
     assert operators.leader() not in ("", leader)
@@ -658,7 +721,22 @@ async def test_a_leader_that_cannot_renew_ends_and_says_why(operators: Operators
     await until(lambda: operators.leader() != "")
     operators.server.down = True
     assert await asyncio.wait_for(first.wait(), DEADLINE_S) == 1
-    assert "Lease tailrace-operator has not been renewed for 4 s" in operators.log()[-1]["reason"]
+    assert f"{LEASE_NOT_RENEWED} for 4 s" in operators.log()[-1]["reason"]
+
+
+async def test_the_harness_starts_an_operator_again_that_had_no_processor(operators: Operators) -> None:
+    process = await operators.start()
+
+    def times(event: str) -> int:
+        return [line["event"] for line in operators.log()].count(event)
+
+    await until(lambda: times("leading") == 1)
+    process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(limits.LEADER_DEADLINE_S + 1)
+    process.send_signal(signal.SIGCONT)
+    await until(lambda: times("ended") == 1)
+    await until(lambda: times("leading") > 1)
+    assert process.returncode is None
 
 
 async def test_a_watch_that_falls_silent_is_noticed_and_costs_a_period(operators: Operators, store: Store) -> None:

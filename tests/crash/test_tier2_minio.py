@@ -79,10 +79,10 @@ async def check(client: Client, history: History) -> None:
 
 async def objects_of(minio: MinioProcess, server: Server, segments: list[str]) -> dict[str, int]:
     """Sizes of the objects that segments are in; every reference is to one that is there."""
-    stored = await asyncio.to_thread(minio.objects, bucket_of(server))
     chunks: list[dict[str, Any]] = []
     for segment in segments:
         chunks += await server.ask(f"/v1/segments/{quote(segment)}/chunks")
+    stored = await asyncio.to_thread(minio.objects, bucket_of(server))  # later: the server goes on to flush meanwhile
     keys = {f"{PREFIX}/{chunk['object_key']}" for chunk in chunks}
     assert all(chunk["exists"] for chunk in chunks)
     assert keys <= stored.keys()
