@@ -38,7 +38,7 @@ DAILY = (
     ("spark/test_spark_bench.py", "spark/test_spark_memory.py"),
     ("spark/test_spark_audit.py",),
     ("spark/test_spark_jobs.py", "spark/test_spark_speculation.py"),
-    ("spark/test_spark_examples.py", "spark/test_spark_application.py"),
+    ("spark/test_spark_examples.py", "spark/test_spark_flights.py", "spark/test_spark_application.py"),
     ("spark/test_spark_kills.py",),
     ("spark/test_spark_replay.py", "spark/test_spark_sink_changes.py"),
     ("spark/test_spark_backfill.py", "spark/test_direct_reads.py"),

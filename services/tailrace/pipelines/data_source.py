@@ -109,6 +109,12 @@ def _checked(schema: StructType, options: SourceOptions) -> StructType:
             if field.name in METADATA and METADATA[field.name].dataType != field.dataType:
                 wanted = METADATA[field.name].dataType.simpleString()
                 raise BadRequestError(f"column {field.name} says where an event is: its type is {wanted}")
+        if options.value_format is ValueFormat.JSON:
+            from pyspark.sql.types import StructType
+
+            from tailrace.pipelines.source.json_values import check_json_schema
+
+            check_json_schema(StructType([field for field in schema if field.name not in METADATA]))
         if options.value_format is ValueFormat.AVRO:
             from tailrace.pipelines.source.avro_values import parse_avro_schema
 
