@@ -161,6 +161,12 @@ async def commit_and_seal(api: Any, world: Any) -> None:
     await api.until_state(txn(1), pb.TxnState.COMMITTED)
 
 
+async def ping(api: Any, world: Any) -> None:
+    for number in (1, 0):
+        request = pb.PingTxnRequest(streamInfo=api.info, txnId=txn(number), lease=30_000)
+        assert (await api.call("pingTransaction", request)).status == pb.PingTxnStatus.OK
+
+
 async def abort(api: Any, world: Any) -> None:
     for number in (1, 0):
         assert await api.abort(txn(number)) == pb.TxnStatus.SUCCESS
@@ -190,6 +196,11 @@ async def make_group(api: Any, world: Any) -> None:
     await create_group(api, world)
 
 
+async def make_group_without_subscription(api: Any, world: Any) -> None:
+    await make_stream(api, world)
+    await api.call("createReaderGroup", group(retentionType=0))
+
+
 async def make_group_of_earlier_versions(api: Any, world: Any) -> None:
     """Both subscribers in one record, as programs before version 3 wrote it."""
     await make_group(api, world)
@@ -215,6 +226,14 @@ async def publish(api: Any, world: Any) -> None:
 
 async def update_group(api: Any, world: Any) -> None:
     await api.call("updateReaderGroup", group(retentionType=0, generation=0))
+
+
+async def subscribe(api: Any, world: Any) -> None:
+    await api.call("updateReaderGroup", group(retentionType=1, generation=0))
+
+
+async def publish_otherwise(api: Any, world: Any) -> None:
+    await api.call("updateReaderGroup", group(retentionType=2, generation=0))
 
 
 async def delete_group(api: Any, world: Any) -> None:
@@ -276,8 +295,11 @@ SCENARIOS = {
     "scale with open transactions": Scenario(make_transactions, scale),
     "seal with commits over a scale": Scenario(make_transaction_before_a_scale, commit_and_seal),
     "abort": Scenario(make_transactions, abort),
+    "ping": Scenario(make_transactions, ping),
     "create a reader group": Scenario(make_stream, create_group),
     "update a reader group": Scenario(make_group, update_group),
+    "subscribe a reader group": Scenario(make_group_without_subscription, subscribe),
+    "publish at checkpoints in place of by hand": Scenario(make_group, publish_otherwise),
     "delete a reader group": Scenario(make_group, delete_group),
     "publish": Scenario(make_group, publish),
     "publish with subscribers of earlier versions": Scenario(make_group_of_earlier_versions, publish),
