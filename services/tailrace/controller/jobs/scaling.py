@@ -28,6 +28,7 @@ from tailrace.controller.workflows.slots import StepSlots
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from tailrace.common.stream_policies import ScalingPolicy
     from tailrace.controller.instances.membership import Membership
     from tailrace.controller.managers.streams import StreamManager
     from tailrace.controller.scaling.decision import Plan
@@ -148,12 +149,13 @@ class ScalingJob:
         """Scale a stream if its policy wants it. A failure is logged: other streams go on."""
         try:
             async with self._slots.slot(), asyncio.timeout(self._context.config.blocking_deadline_s):
-                plan = await self._plan(key, rates)
-                if plan is None:
+                found = await self._plan(key, rates)
+                if found is None:
                     return
-                intent = await self._streams.scale(key, plan.sealed, plan.ranges)
+                policy, plan = found
+                intent = await self._streams.scale(key, plan.sealed, plan.ranges, policy)
         except ScalePreconditionError:
-            return  # scaled by a call since its records were read
+            return  # scaled or updated by a call since its records were read; the next round decides again
         except Exception as error:  # any error concerns this stream only
             self.failures += 1
             known = isinstance(error, TailraceError | TimeoutError)
@@ -171,8 +173,8 @@ class ScalingJob:
             rates_per_s={each: max(_measured(rates[each]).rates[:3]) for each in plan.sealed},
         )
 
-    async def _plan(self, key: StreamKey, rates: Rates) -> Plan | None:
-        """Return the scale that the stream's own policy wants; None while a workflow of the stream runs."""
+    async def _plan(self, key: StreamKey, rates: Rates) -> tuple[ScalingPolicy, Plan] | None:
+        """Return the stream's own policy and the scale that it wants; None for no scale, or while a workflow runs."""
         store = self._context.store
         root = await store.load(key)
         if root is None or root.state is not StreamState.ACTIVE or root.intent is not None or root.rolling is not None:
@@ -181,7 +183,8 @@ class ScalingJob:
         epoch = await store.active_epoch(key, root)
         # A copy of another kind was measured in another unit: the segment does not have the policy yet.
         measured = {number: _measured(each) for number, each in rates.items() if each.scale_type == policy.kind}
-        return decide(policy, epoch.segments, measured, self._times) if measured else None
+        plan = decide(policy, epoch.segments, measured, self._times) if measured else None
+        return None if plan is None else (policy, plan)
 
 
 def _measured(each: MeasuredRate) -> Measured:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tailrace.common.ranges import KeyRange
+    from tailrace.common.stream_policies import ScalingPolicy
     from tailrace.controller.managers.stream_cuts import CutReader
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
@@ -62,7 +63,9 @@ Decision = Callable[[StreamRecord], StreamRecord]
 
 
 class ScalePreconditionError(BadRequestError):
-    """A scale names a segment that is not active, or leaves fewer segments than the policy's minimum."""
+    """A scale names a segment that is not active, leaves fewer segments than the policy's minimum, or was decided by
+    a scaling policy that the stream does not have any more.
+    """
 
 
 class OtherIncarnationError(WriteConflictError):
@@ -250,13 +253,21 @@ class StreamManager:
         intent_id, now_ms = self._context.new_id(), self._context.clock.now_ms()
         await self._context.store.change(key, (), decide)
 
-    async def scale(self, key: StreamKey, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> ScaleIntent:
+    async def scale(
+        self,
+        key: StreamKey,
+        sealed: Sequence[int],
+        ranges: Sequence[KeyRange],
+        decided_by: ScalingPolicy | None = None,
+    ) -> ScaleIntent:
         """Decide a scale and return it; its workflow runs afterwards (docs/protocol/controller.md#streams, ``scale``).
 
+        With `decided_by` only while that is the stream's scaling policy: a policy of before scales nothing.
+
         Raises:
-            ScalePreconditionError: a segment is not active, or too few segments remain. BadRequestError: the ranges do
-            not cover exactly those of the sealed segments. WorkflowBusyError: another scale is running.
-            NoSuchStreamError, StreamSealedError.
+            ScalePreconditionError: a segment is not active, too few segments remain, or the stream has another policy
+            than `decided_by`. BadRequestError: the ranges do not cover exactly those of the sealed segments.
+            WorkflowBusyError: another scale is running. NoSuchStreamError, StreamSealedError.
         """
         intent_id = self._context.new_id()
         async with self._driver.enlisted(key):
@@ -266,6 +277,8 @@ class StreamManager:
 
                 def decide(now: StreamRecord, epoch: Epoch = epoch) -> StreamRecord:
                     _refuse_sealed(now, key)
+                    if decided_by is not None and now.config.scaling != decided_by:
+                        raise ScalePreconditionError(f"stream {key} has another scaling policy than the scale is by")
                     if isinstance(now.intent, ScaleIntent):
                         raise WorkflowBusyError(f"stream {key} is being scaled")
                     if now.active_epoch != epoch.epoch:

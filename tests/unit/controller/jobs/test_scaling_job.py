@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -158,6 +159,49 @@ async def test_the_policy_of_the_stream_decides(world: Any, make_api: Any, sourc
     await job.round(source)
     await api.until_scaled(0)
     assert len(await api.current()) == 2
+
+
+@pytest.mark.parametrize("then", ["fixed", "target", "same"])
+async def test_a_policy_of_yesterday_scales_nothing(
+    world: Any, make_api: Any, source: ModelRates, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """The policy is changed after the decision; the number of segments, and so the epoch, stays."""
+    controller = await world.start(sole=True)
+    api, job = make_api(controller), controller.scaling
+    await make(api)
+    policy = {"fixed": pb.ScalingPolicy(minNumSegments=1), "target": by_events(3), "same": by_events()}[then]
+    plan = job._plan
+
+    async def overtaken(key: StreamKey, rates: Any) -> Any:
+        found = await plan(key, rates)
+        answer = await api.call("updateStream", pb.StreamConfig(streamInfo=api.info, scalingPolicy=policy))
+        assert answer.status == pb.UpdateStreamStatus.SUCCESS
+        return found
+
+    monkeypatch.setattr(job, "_plan", overtaken)
+    await job.round(source)
+    assert job.failures == 0
+    if then == "same":
+        await api.until_scaled(0)
+        assert job.splits == 1
+        return
+    await asyncio.sleep(0.05)
+    assert (await api.current(), job.splits) == ([0], 0)
+    monkeypatch.setattr(job, "_plan", plan)
+    await job.round(source)
+    if then == "target":
+        await api.until_scaled(0)
+    assert len(await api.current()) == (3 if then == "target" else 1)
+
+
+async def test_a_scale_by_a_client_needs_no_policy(world: Any, make_api: Any) -> None:
+    controller = await world.start(sole=True)
+    api = make_api(controller)
+    await make(api)
+    await api.call(
+        "updateStream", pb.StreamConfig(streamInfo=api.info, scalingPolicy=pb.ScalingPolicy(minNumSegments=1))
+    )
+    assert len(await api.scaled([0], [(0.0, 0.5), (0.5, 1.0)])) == 2
 
 
 async def test_a_sealed_or_deleted_stream_is_not_scaled(world: Any, make_api: Any, source: ModelRates) -> None:
