@@ -394,6 +394,7 @@ RETENTION_CUTS_MAX: Final = 256  # recorded for a stream; more are thinned
 RETENTION_STREAMS_CONCURRENT_MAX: Final = 8  # truncated at a time by an instance
 RETENTION_REQUESTS_MAX: Final = 1000  # streams with a changed policy that wait for its application
 RETENTION_REQUESTS_CONCURRENT_MAX: Final = 4  # of them that are truncated at a time
+RETENTION_REQUEST_RETRY_S: Final = 0.5  # after a request that was not carried out; doubles up to RETENTION_RETRY_S
 RETENTION_RETRY_S: Final = 60.0  # at most, after a round that failed
 SCALING_PERIOD_S: Final = 30.0  # between looks at the rates of all segments, times the factor of the times
 SCALING_PERIOD_MIN_S: Final = 0.25

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import NoSuchStreamError, TailraceError, WriteConflictError
+from tailrace.common.errors import BadRequestError, NoSuchStreamError, TailraceError, WriteConflictError
 from tailrace.common.task_groups import run_all
 from tailrace.controller.metadata.metadata_store import RETENTION_TABLE, bucket_of
 from tailrace.controller.metadata.model import StreamState
@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger(__name__)
 
 
+class _Repeat(NamedTuple):
+    """A request that is made again when the timer ends, after that pause."""
+
+    timer: asyncio.TimerHandle
+    pause_s: float
+
+
 class RetentionJob:
     """A task that applies policies until it is closed."""
 
@@ -43,6 +50,7 @@ class RetentionJob:
         self._retention = retention
         self._slots = StepSlots(limits.RETENTION_STREAMS_CONCURRENT_MAX)
         self._tasks: list[asyncio.Task[None]] = []
+        self._repeats: dict[StreamKey, _Repeat] = {}
         self.rounds = 0
         """Rounds through all buckets of this controller that ended, since the start."""
         self.truncations = 0
@@ -61,11 +69,18 @@ class RetentionJob:
             ),
         ]
 
+    @property
+    def repeats(self) -> int:
+        """Requests that could not be carried out yet, and are repeated."""
+        return len(self._repeats)
+
     async def close(self) -> None:
         """Stop. A truncation that has begun is continued by the stream's workflow."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for key in list(self._repeats):
+            self._forget(key)
 
     async def _run(self) -> None:
         loop, config = asyncio.get_running_loop(), self._context.config
@@ -96,7 +111,31 @@ class RetentionJob:
 
     async def _answer_requests(self) -> None:
         while True:
-            await self._apply(await self._retention.requests.get())
+            key = await self._retention.requests.get()
+            if await self._apply(key):
+                self._forget(key)
+            else:
+                self._repeat(key)
+
+    def _forget(self, key: StreamKey) -> None:
+        """Repeat a stream's request no more."""
+        repeat = self._repeats.pop(key, None)
+        if repeat is not None:
+            repeat.timer.cancel()
+
+    def _repeat(self, key: StreamKey) -> None:
+        """Ask again after a pause, twice as long each time; the next round does what there is no room for."""
+        pause_s = limits.RETENTION_REQUEST_RETRY_S
+        if key in self._repeats:
+            pause_s = min(2 * self._repeats[key].pause_s, limits.RETENTION_RETRY_S)
+            self._forget(key)
+        if len(self._repeats) < limits.RETENTION_REQUESTS_MAX:
+            timer = asyncio.get_running_loop().call_later(pause_s, self._ask_again, key)
+            self._repeats[key] = _Repeat(timer, pause_s)
+
+    def _ask_again(self, key: StreamKey) -> None:
+        if not self._retention.request(key):
+            self._repeat(key)
 
     async def _round(self, buckets: Collection[int]) -> None:
         """Apply the policies of all listed streams of these buckets."""
@@ -113,27 +152,30 @@ class RetentionJob:
             ]
             await run_all(*(self._apply(key, entry) for entry, key in chosen))
 
-    async def _apply(self, key: StreamKey, entry: Stored | None = None) -> None:
+    async def _apply(self, key: StreamKey, entry: Stored | None = None) -> bool:
         """Apply a stream's policy; take a stream without one from the list, where it is `entry`.
 
-        A failure is logged: other streams go on, and the next round tries again.
+        Returns False when it is worth a repetition before the next round. A failure is logged: other streams go on, and
+        the next round tries again.
         """
         try:
             async with self._slots.slot(), asyncio.timeout(self._context.config.blocking_deadline_s):
                 if entry is not None and not await self._is_retained(key):
                     await self._unlist(entry)
-                    return
+                    return True
                 made = await self._retention.apply(key)
-            if made is not None:
+            if made.truncation is not None:
                 self.truncations += 1
-                self.freed_bytes += made.freed_bytes
+                self.freed_bytes += made.truncation.freed_bytes
         except NoSuchStreamError:
-            return  # deleted just now; the next round takes it from the list
+            return True  # deleted just now; the next round takes it from the list
         except Exception as error:  # any error concerns this stream only
             self.failures += 1
             known = isinstance(error, TailraceError | TimeoutError)
             reason = f"{type(error).__name__}: {error}"
             _LOG.warning("retention_failed", stream=str(key), reason=reason, exc_info=not known)
+            return isinstance(error, BadRequestError)  # a subscriber's cut is no position: that stays so for long
+        return made.is_complete
 
     async def _is_retained(self, key: StreamKey) -> bool:
         root = await self._context.store.load(key)

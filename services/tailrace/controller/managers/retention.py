@@ -10,7 +10,6 @@ that matters: never by an earlier policy, and never against a subscriber that th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,7 +23,7 @@ from tailrace.controller.managers.sizes import SizeReader
 from tailrace.controller.managers.subscribers import published_in, subscribers
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import epoch_span
-from tailrace.controller.metadata.model import RecordedCut, StreamState
+from tailrace.controller.metadata.model import WRITABLE_STATES, RecordedCut, StreamState
 from tailrace.controller.metadata.records import (
     RetentionCut,
     RetentionRecord,
@@ -63,6 +62,16 @@ class _CutMissingError(Exception):
         self.recorded = recorded
 
 
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What one application of a stream's policy came to."""
+
+    truncation: RetentionTruncation | None = None
+    """None: nothing was truncated."""
+    is_complete: bool = True
+    """False: the stream ran a workflow, or changed during the decision. The policy is still to be applied."""
+
+
 @dataclass(slots=True)
 class _Stream:
     """A stream with a policy that runs no workflow, and what was read of it so far."""
@@ -94,23 +103,26 @@ class RetentionManager:
         self.requests: asyncio.Queue[StreamKey] = asyncio.Queue(limits.RETENTION_REQUESTS_MAX)
         """Streams whose policy the job is to apply before the next round."""
 
-    def request(self, key: StreamKey) -> None:
-        """Have a policy applied soon, after a change. Does nothing when too many wait: the next round applies it."""
-        with contextlib.suppress(asyncio.QueueFull):
+    def request(self, key: StreamKey) -> bool:
+        """Have a policy applied soon, after a change. Returns False when too many wait: the next round applies it."""
+        try:
             self.requests.put_nowait(key)
+        except asyncio.QueueFull:
+            return False
+        return True
 
-    async def apply(self, key: StreamKey) -> RetentionTruncation | None:
+    async def apply(self, key: StreamKey) -> Application:
         """Record a cut at the tail when it is time, and truncate the stream where its policy demands it.
 
-        Returns the truncation; None for none, also when the stream has no policy, is sealed, or runs a workflow.
+        A stream that has no policy or is sealed has nothing to apply; one that runs a workflow is left alone.
 
         Raises:
             NoSuchStreamError, UnavailableError. BadRequestError: a subscriber's cut is not a position in the stream.
             DeadlineError: the truncation continues.
         """
         stream = await self._begin(key)
-        if stream is None:
-            return None
+        if isinstance(stream, Application):
+            return stream
         await self._record_tail(stream)
         while True:
             try:
@@ -122,7 +134,7 @@ class RetentionManager:
                 await self._drop(stream, [missing.recorded])
                 continue
             await self._note_applied(stream)
-            return made
+            return Application(made, is_complete=truncation is None or made is not None)
 
     async def record(self, key: StreamKey, incarnation: int) -> RetentionRecord:
         """Return the retention set, the last truncation by policy, and when the policy was applied last."""
@@ -131,13 +143,17 @@ class RetentionManager:
 
     # -- reading
 
-    async def _begin(self, key: StreamKey) -> _Stream | None:
+    async def _begin(self, key: StreamKey) -> _Stream | Application:
         found = require(await self._store.load(key), key)
         item = key.retention(found.incarnation)
         snapshot = await self._store.read(key, [key.root, item])
         root = require(snapshot.get(StreamRecord, key.root), key)
-        if root.incarnation != found.incarnation or root.config.retention is None or not _is_at_rest(root):
-            return None
+        if root.incarnation != found.incarnation:
+            return Application(is_complete=False)
+        if root.config.retention is None or root.state not in WRITABLE_STATES:
+            return Application()
+        if not _is_at_rest(root):
+            return Application(is_complete=False)
         record = snapshot.get(RetentionRecord, item) or RetentionRecord()
         return _Stream(key, root, root.config.retention, record.recorded, record.applied_ms)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from tailrace.common.errors import UnavailableError
+from tailrace.common import limits
+from tailrace.common.errors import BadRequestError, UnavailableError
 from tailrace.common.names import qualified_segment_name
+from tailrace.common.stream_policies import RetentionPolicy, StreamConfig
 from tailrace.controller.jobs.retention import RetentionJob
 from tailrace.controller.metadata.metadata_store import RETENTION_TABLE
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -17,6 +20,7 @@ from tailrace.rpc import controller_pb2 as pb
 
 POLICY = pb.RetentionPolicy(retentionType=pb.RetentionPolicy.SIZE, retentionParam=5, retentionMax=100)
 PERIOD_S = 0.05
+KEY = StreamKey("scope", "stream")
 
 
 async def append(world: Any, stream: str, count: int = 10) -> None:
@@ -70,16 +74,129 @@ async def test_streams_are_truncated_by_themselves(world: Any, make_api: Any, un
 
 
 async def test_a_changed_policy_acts_at_once(world: Any, make_api: Any, until: Any) -> None:
+    api = await begin_with_data(world, make_api)
+    assert start_of(world, "stream") == 0
+    await api.call("updateStream", api.config(retentionPolicy=POLICY))
+    await until(lambda: start_of(world, "stream") == 20)
+    assert api.controller.retention.rounds == 0
+
+
+async def begin_with_data(world: Any, make_api: Any) -> Any:
+    """A stream that keeps everything, with three cuts; no round comes. Its API."""
     api = make_api(await world.start(sole=True, retention_period_s=10_000))
     await api.setup(retentionPolicy=pb.RetentionPolicy(retentionType=pb.RetentionPolicy.SIZE, retentionParam=1000))
     for _ in range(3):
         await append(world, "stream")
         world.clock.ms += 10_000_000
-        await api.controller.services.core.retention.apply(StreamKey("scope", "stream"))
-    assert start_of(world, "stream") == 0
-    await api.call("updateStream", api.config(retentionPolicy=POLICY))
-    await until(lambda: start_of(world, "stream") == 20)
+        await api.controller.services.core.retention.apply(KEY)
+    return api
+
+
+async def test_a_changed_policy_acts_at_once_beside_a_commit_that_rolls_over(
+    world: Any, make_api: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass that rolls over begins between the update and the application of its policy, and takes its time."""
+    api = await begin_with_data(world, make_api)
+    begun = await api.begin()
+    await api.scaled([0], [(0.0, 0.5), (0.5, 1.0)])
+    create, failed = world.segments.create_segment, []
+
+    async def failing(name: str, **fields: Any) -> None:
+        failed.append(name)
+        raise UnavailableError("container 1 is away")
+
+    manager = api.controller.services.core.retention
+    apply = manager.apply
+
+    async def beside_a_pass(key: StreamKey) -> Any:
+        monkeypatch.setattr(world.segments, "create_segment", failing)
+        assert await api.commit(begun.txnId) == pb.TxnStatus.SUCCESS
+        await until(lambda: bool(failed))
+        monkeypatch.setattr(manager, "apply", apply)
+        return await apply(key)
+
+    monkeypatch.setattr(manager, "apply", beside_a_pass)
+    changed = api.config(2, retentionPolicy=POLICY)
+    assert (await api.call("updateStream", changed)).status == pb.UpdateStreamStatus.SUCCESS
+    await until(lambda: bool(failed))
+    await asyncio.sleep(0.05)
+    assert start_of(world, "stream") == 0, "the commit pass is not over"
+    monkeypatch.setattr(world.segments, "create_segment", create)
+    async with asyncio.timeout(5):  # the first round comes after ten seconds
+        await until(lambda: start_of(world, "stream") == 20)
     assert api.controller.retention.rounds == 0
+    await ends(api)
+
+
+async def ends(api: Any) -> None:
+    """A request that was carried out is not repeated, and nothing of it is left."""
+    async with asyncio.timeout(20):
+        while api.controller.retention.repeats or not api.controller.services.core.retention.requests.empty():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("what", ["store is away", "policy changed"])
+async def test_a_request_is_repeated_until_it_was_carried_out(
+    world: Any, make_api: Any, until: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(limits, "RETENTION_REQUEST_RETRY_S", 0.1)
+    api = await begin_with_data(world, make_api)
+    streams = api.controller.services.core.streams
+    check, times = streams.check_truncation, []
+
+    async def disturbed(*arguments: Any) -> None:
+        times.append(asyncio.get_running_loop().time())
+        if len(times) < 3 and what == "store is away":
+            raise UnavailableError("container 1 is away")
+        await check(*arguments)
+        if len(times) < 3:
+            policy = RetentionPolicy.by_size_bytes(5 + len(times), 100)
+            await streams.update(KEY, StreamConfig(retention=policy))  # as another controller does
+
+    monkeypatch.setattr(streams, "check_truncation", disturbed)
+    await api.call("updateStream", api.config(retentionPolicy=POLICY))
+    async with asyncio.timeout(5):
+        await until(lambda: start_of(world, "stream") == 20)
+    assert len(times) == 3
+    pauses = [after - before for before, after in itertools.pairwise(times)]
+    assert pauses[1] > 1.5 * limits.RETENTION_REQUEST_RETRY_S, "each pause is twice as long"
+    await ends(api)
+
+
+@pytest.mark.parametrize("how", ["sealed", "deleted"])
+async def test_a_request_ends_with_its_stream(
+    world: Any, make_api: Any, until: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    api = await begin_with_data(world, make_api)
+    create = world.segments.create_segment
+
+    async def failing(name: str, **fields: Any) -> None:
+        raise UnavailableError("container 1 is away")
+
+    monkeypatch.setattr(world.segments, "create_segment", failing)
+    assert (await api.scale([0], [(0.0, 1.0)])).status == pb.ScaleResponse.STARTED
+    api.controller.services.core.retention.request(KEY)
+    await until(lambda: api.controller.retention.repeats == 1)
+    monkeypatch.setattr(world.segments, "create_segment", create)
+    await api.until_scaled(0)
+    await api.call("sealStream", api.info)
+    if how == "deleted":
+        await api.call("deleteStream", api.info)
+    await ends(api)
+
+
+async def test_a_cut_that_is_no_position_waits_for_the_next_round(
+    world: Any, make_api: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await begin_with_data(world, make_api)
+
+    async def refused(*_: Any) -> None:
+        raise BadRequestError("cut names segment 7, which the stream does not have")
+
+    monkeypatch.setattr(api.controller.services.core.streams, "check_truncation", refused)
+    await api.call("updateStream", api.config(retentionPolicy=POLICY))
+    await until(lambda: api.controller.retention.failures == 1)
+    await ends(api)
 
 
 async def test_streams_without_a_policy_leave_the_list(world: Any, make_api: Any, until: Any) -> None:

@@ -42,6 +42,7 @@ class Bench:
         self.world = world
         self.make_api = make_api
         self.api: Any = None
+        self.applied: Any = None
 
     async def begin(self, policy: pb.RetentionPolicy, segments: int = 1, crash: Any = None) -> None:
         """A controller and the stream."""
@@ -54,9 +55,10 @@ class Bench:
         self.api = self.make_api(controller)
 
     async def apply(self) -> Any:
-        """A period later, apply the policy."""
+        """A period later, apply the policy; the truncation."""
         self.world.clock.ms += PERIOD_MS
-        return await self.api.controller.services.core.retention.apply(KEY)
+        self.applied = await self.api.controller.services.core.retention.apply(KEY)
+        return self.applied.truncation
 
     async def append(self, count: int, identifier: int | None = None) -> None:
         """Bytes at the end of an active segment, the first one by default."""
@@ -278,6 +280,7 @@ async def test_what_changes_during_a_decision_stops_it(
 
     monkeypatch.setattr(streams, "check_truncation", changed)
     assert await bench.apply() is None
+    assert not bench.applied.is_complete, "the policy is still to be applied"
     if what != "stream":
         assert await bench.head() == {0: 3 if what == "head" else 0}
         return
