@@ -53,10 +53,16 @@ def group_config(
     max_outstanding_checkpoints: int = 3,
     retention: StreamDataRetention = StreamDataRetention.NONE,
 ) -> ReaderGroupConfig:
-    """Return the configuration of a group: `streams` with start cuts (None: head), and end cuts (None: no end)."""
+    """Return the configuration of a group: `streams` with start cuts (None: head), and end cuts (None: no end).
+
+    Raises:
+        BadRequestError: no stream is given, or a cut belongs to another stream.
+    """
     if not streams:
         raise BadRequestError("a reader group needs at least one stream")
     ends = end or {}
+    _require_own(streams)
+    _require_own(ends)
     return ReaderGroupConfig(
         automatic_checkpoint_ms=automatic_checkpoint_ms,
         group_refresh_ms=group_refresh_ms,
@@ -65,6 +71,13 @@ def group_config(
         max_outstanding_checkpoints=max_outstanding_checkpoints,
         retention=retention,
     )
+
+
+def _require_own(cuts: Mapping[StreamName, StreamCut | None]) -> None:
+    """Refuse a cut of another stream: one whose segments have the same ids would be taken for a position."""
+    for stream, cut in cuts.items():
+        if cut is not None and cut.scoped_name != str(stream):
+            raise BadRequestError(f"the cut belongs to {cut.scoped_name}, not to {stream}")
 
 
 class ReaderGroupManager:
@@ -285,7 +298,12 @@ class ReaderGroup:
         await self._synchronizer.update(cancel)
 
     async def publish_cuts(self, cuts: Mapping[StreamName, StreamCut]) -> None:
-        """Publish the cut up to which the group has consumed, for retention MANUAL."""
+        """Publish the cut up to which the group has consumed, for retention MANUAL.
+
+        Raises:
+            BadRequestError: a cut belongs to another stream, and nothing was published; or the controller refuses it.
+        """
+        _require_own(cuts)
         config = (await self.state()).config
         for stream, cut in cuts.items():
             await self._context.controller.update_subscriber_cut(

@@ -115,6 +115,11 @@ async def test_published_cuts_are_checked(api: Any) -> None:
     assert await publish({0: 4, 1: 9}) == status.STREAM_CUT_NOT_VALID
     assert await publish({0: 6}) == status.STREAM_CUT_NOT_VALID
     assert await publish({}) == status.STREAM_CUT_NOT_VALID
+    for unknown in (7, segment_id(2, 0), segment_id(2, 1), -1, 2**63 - 1):
+        assert await publish({0: 6, 1: 6, unknown: 0}) == status.STREAM_CUT_NOT_VALID, unknown
+    assert await publish({7: 6, 8: 6}) == status.STREAM_CUT_NOT_VALID
+    found = await api.call("listSubscribers", api.info)
+    assert found.subscribers == ["scope/group"]
     assert await publish({0: 6, 1: 6}, generation=1) == status.GENERATION_MISMATCH
     assert await publish({0: 6, 1: 6}, readerGroupId="x") == status.SUBSCRIBER_NOT_FOUND
     assert await publish({0: 6, 1: 6}, subscriber="scope/none") == status.SUBSCRIBER_NOT_FOUND
