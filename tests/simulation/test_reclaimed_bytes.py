@@ -22,7 +22,7 @@ from tailrace.segmentstore.container.container import Container, ContainerPorts
 
 DEADLINE_S = 300.0
 SLACK_BYTES = 8 * MIB
-"""Of one container; all of a cluster with 8 containers may hold 64 MiB."""
+"""Of one container: 64 MiB for a cluster with 8, 128 MiB for one with 16."""
 
 
 class Truncated:
