@@ -74,9 +74,19 @@ def observed(group: str) -> Condition:
     return Condition(READY, Status.TRUE, "Observed", f"Reader group {group} of the Rust flavour exists.")
 
 
-def not_ready(reason: str, message: str) -> Condition:
-    """Return condition Ready for a group that does not match its specification."""
-    return Condition(READY, Status.FALSE, reason, message)
+def mismatch(group: str, fields: str, *, edit_waits: bool) -> Condition:
+    """Return condition Ready for a group that differs in these fields of its specification.
+
+    ``edit_waits``: the resource was edited, and the group belongs to another one.
+    """
+    message = (
+        f"Reader group {group} belongs to another resource, and {fields} differ. This edit is carried out when that "
+        "resource is gone and has left the group. Or adapt this resource to the group."
+        if edit_waits
+        else f"Reader group {group} exists with another configuration: {fields} differ. Adapt the resource to the "
+        "group, or edit the resource again to reset the group, or delete the group."
+    )
+    return Condition(READY, Status.FALSE, "ConfigurationMismatch", message)
 
 
 def lagging(sample: Sample, threshold: LagThreshold | None) -> Condition:

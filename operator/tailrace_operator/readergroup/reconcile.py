@@ -36,8 +36,6 @@ from tailrace_operator.reconcile.outcome import Condition, Outcome
 from tailrace_operator.schema.specs import ReaderGroupSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tailrace.client.async_client import Client
     from tailrace.client.model import ReaderGroupConfig
     from tailrace.cluster.kubernetes import Kind, Manifest
@@ -99,7 +97,7 @@ class ReaderGroupReconciler:
                 return conditions.refused("ClusterNotFound", message, retry_after_s=limits.OPERATOR_WAIT_S)
             case ClusterState.DELETING:
                 message = f"spec.cluster: StreamCluster {spec.cluster} is being deleted."
-                return conditions.refused("ClusterLeaving", message)
+                return conditions.refused("ClusterLeaving", message, retry_after_s=limits.OPERATOR_WAIT_S)
         if spec.flavour == "Rust":
             return await self._observe(cluster, spec, manifest)
         return await self._keep(cluster, spec, manifest)
@@ -115,44 +113,40 @@ class ReaderGroupReconciler:
     async def _keep(self, cluster: ClusterName, spec: ReaderGroupSpec, manifest: Manifest) -> Outcome:
         async with self._controllers.use(cluster) as client:
             try:
-                ready, group_id, notices = await self._apply_steps(client, spec, manifest)
+                done = await self._apply_steps(client, spec, manifest)
             except _MissingError as error:
                 return conditions.refused(error.reason, str(error), retry_after_s=limits.OPERATOR_WAIT_S)
             except BadRequestError as error:
                 return conditions.refused("Refused", f"The controller refuses the specification: {error}.")
-        uid = await belongs_to(self._objects, spec, manifest, group_id)
-        outcome = await self._measured(cluster, spec, manifest, ready, uid)
-        return dataclasses.replace(outcome, notices=(*notices, *outcome.notices))
+        uid = await belongs_to(self._objects, spec, manifest, done.group_id)
+        outcome = await self._measured(cluster, spec, manifest, done.ready, uid)
+        carried_out = outcome.carried_out and not done.edit_waits
+        return dataclasses.replace(outcome, notices=(*done.notices, *outcome.notices), carried_out=carried_out)
 
-    async def _apply_steps(
-        self, client: Client, spec: ReaderGroupSpec, manifest: Manifest
-    ) -> tuple[Condition, uuid.UUID, Sequence[Notice]]:
-        """Make the group match the specification. Return condition Ready, the group's id, and the changes made."""
+    async def _apply_steps(self, client: Client, spec: ReaderGroupSpec, manifest: Manifest) -> _Done:
+        """Make the group match the specification."""
         group = f"{spec.scope}/{spec.group_name}"
         try:
             stored = await client.context.controller.reader_group_config(spec.scope, spec.group_name)
         except NoSuchReaderGroupError:
             made = await _create(client, spec, uuid.UUID(manifest["metadata"]["uid"]))
             notice = Notice("ReaderGroupCreated", f"Reader group {group} was created.")
-            return conditions.matching(group), made.group_id, [notice]
+            return _Done(conditions.matching(group), made.group_id, notice)
         differing = differences(spec, stored)
         if not differing:
-            return conditions.matching(group), stored.group_id, ()
+            return _Done(conditions.matching(group), stored.group_id)
         fields = ", ".join(f"spec.{name}" for name in differing)
         owner = await belongs_to(self._objects, spec, manifest, stored.group_id)
-        if is_edited(manifest) and owner == manifest["metadata"]["uid"]:
+        edited = is_edited(manifest)
+        if edited and owner == manifest["metadata"]["uid"]:
             await _require_streams(client, spec)
             await _reset(client, spec)
             notice = Notice(
                 "ReaderGroupReset",
                 f"Reader group {group} was reset because {fields} changed; it continues at its last positions.",
             )
-            return conditions.matching(group), stored.group_id, [notice]
-        message = (
-            f"Reader group {group} exists with another configuration: {fields} differ. Adapt the resource to the "
-            "group, or edit the resource again to reset the group, or delete the group."
-        )
-        return conditions.not_ready("ConfigurationMismatch", message), stored.group_id, ()
+            return _Done(conditions.matching(group), stored.group_id, notice)
+        return _Done(conditions.mismatch(group, fields, edit_waits=edited), stored.group_id, edit_waits=edited)
 
     # -- both ---------------------------------------------------------------------------------------------------
 
@@ -207,6 +201,24 @@ class ReaderGroupReconciler:
         async with self._controllers.use(cluster) as client:
             await _initialize(client, spec)
         return await sample()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Done:
+    """What was done to a group: condition Ready, the group's id, and the Event of a change.
+
+    ``edit_waits``: an edit is carried out only when the group belongs to this resource.
+    """
+
+    ready: Condition
+    group_id: uuid.UUID
+    notice: Notice | None = None
+    edit_waits: bool = False
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """Return the Events."""
+        return () if self.notice is None else (self.notice,)
 
 
 class _MissingError(Exception):

@@ -201,7 +201,7 @@ def conditions() -> Schema:
 
 def observed_generation() -> Schema:
     """Return the schema of ``status.observedGeneration``."""
-    return integer("The metadata.generation that was last reconciled.")
+    return integer("The metadata.generation that was last carried out, or refused.")
 
 
 def _completed(schema: Schema, default: object, rules: Sequence[Rule]) -> Schema:

@@ -123,13 +123,16 @@ def held_by(policy: RetentionSpec, found: StreamDescription, now_ms: int) -> Hol
 
 
 def refused(reason: str, message: str, *, retry_after_s: float | None = None, uid: str | None = None) -> Outcome:
-    """Return the outcome for a specification that cannot be carried out; ``uid``: of the stream's owner, if any."""
+    """Return the outcome for a specification that cannot be carried out; ``uid``: of the stream's owner, if any.
+
+    With `retry_after_s` it waits for something, so its generation is not observed yet.
+    """
     conditions = (
         Condition(ACCEPTED, Status.FALSE, reason, message),
         Condition(READY, Status.FALSE, reason, message),
     )
     status: dict[str, Any] = {"uid": uid, **dict.fromkeys(_ALL)}
-    return Outcome(conditions, status, retry_after_s=retry_after_s)
+    return Outcome(conditions, status, retry_after_s=retry_after_s, carried_out=retry_after_s is None)
 
 
 def accepted() -> Condition:

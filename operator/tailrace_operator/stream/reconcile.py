@@ -101,9 +101,8 @@ class StreamReconciler:
                 message = f"spec.cluster: StreamCluster {spec.cluster} does not exist in namespace {me.namespace}."
                 return conditions.refused("ClusterNotFound", message, retry_after_s=limits.OPERATOR_WAIT_S)
             case ClusterState.DELETING:
-                return conditions.refused(
-                    "ClusterLeaving", f"spec.cluster: StreamCluster {spec.cluster} is being deleted."
-                )
+                message = f"spec.cluster: StreamCluster {spec.cluster} is being deleted."
+                return conditions.refused("ClusterLeaving", message, retry_after_s=limits.OPERATOR_WAIT_S)
         try:
             async with self._controllers.use(cluster) as client:
                 try:
@@ -156,7 +155,10 @@ class StreamReconciler:
             "ChangedByOthers", f"Other clients keep changing stream {stream}; the operator retries."
         )
         return Outcome(
-            (conditions.accepted(), condition), notices=tuple(notices), retry_after_s=limits.OPERATOR_STREAM_BUSY_S
+            (conditions.accepted(), condition),
+            notices=tuple(notices),
+            retry_after_s=limits.OPERATOR_STREAM_BUSY_S,
+            carried_out=False,
         )
 
     async def _owner_is_deleted(self, me: Owner, found: StreamDescription | None) -> bool:
@@ -265,5 +267,6 @@ def _outcome(
         conditions.numbers(found, me),
         tuple(notices),
         retry_after_s,
+        carried_out=not isinstance(step, Wait),
         measured=conditions.measured(spec, found, moment.now_ms),
     )

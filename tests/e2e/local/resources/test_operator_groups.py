@@ -208,6 +208,10 @@ async def test_a_group_of_an_application_is_observed_and_adopted(readers: Reader
     readers.hand.objects.edit(READER_GROUPS, "twin", {"checkpointIntervalMs": 2345})
     await readers.look("twin")
     assert (await readers.stored()).automatic_checkpoint_ms == 30_000, "it belongs to the other resource"
+    readers.hand.objects.remove(READER_GROUPS, "readers")
+    await readers.look("twin")
+    assert readers.condition("Ready", "twin") == ("True", "InStep")
+    assert (await readers.stored()).automatic_checkpoint_ms == 2345, "the edit is carried out when the group is left"
 
 
 async def test_a_group_without_its_first_state_gets_one(readers: Readers) -> None:

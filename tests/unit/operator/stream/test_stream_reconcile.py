@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from harness.localobjects import NAMESPACE, LocalObjects
+from tailrace.client.control.owners import StreamDescription
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.common.real_ports import SystemClock
+from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 from tailrace_operator.connections.controllers import Controllers
 from tailrace_operator.kube.objects import STREAMS
+from tailrace_operator.schema.specs import StreamSpec
+from tailrace_operator.stream import conditions, reconcile
+from tailrace_operator.stream.owner import Owner
+from tailrace_operator.stream.plan import Refuse, Sealed, Step, Wait
 from tailrace_operator.stream.reconcile import StreamReconciler
+
+if TYPE_CHECKING:
+    from tailrace.client.async_client import Client
 
 SPEC: dict[str, Any] = {
     "cluster": "main",
@@ -51,3 +60,44 @@ async def test_policies_are_not_called_enforced_without_a_cluster(
         "AutoScaling": ("Unknown", "NotCarriedOut"),
         "RetentionEnforced": ("Unknown", "NotCarriedOut"),
     }
+    assert not outcome.carried_out, "it waits for a cluster"
+
+
+NOW_MS = 1_700_000_000_000
+FOUND = StreamDescription(StreamConfig(ScalingPolicy.fixed(1)), "", 0, "scaling", 0, 1, 0, 0, None, ())
+
+
+@pytest.mark.parametrize(
+    ("step", "reason", "carried_out"),
+    [
+        (None, "InStep", True),
+        (Wait("scaling"), "Changing", False),
+        (Sealed(), "Sealed", True),
+        (Refuse("here/other/uid-other"), "StreamOwnedByAnother", False),
+    ],
+)
+def test_a_generation_is_observed_when_it_was_carried_out(step: Step | None, reason: str, carried_out: bool) -> None:
+    spec = StreamSpec.parse({"metadata": {"name": "orders", "namespace": NAMESPACE}, "spec": SPEC})
+    me = Owner(NAMESPACE, "orders", "uid-mine")
+    outcome = reconcile._outcome(spec, me, FOUND, step, [], conditions.Moment(NOW_MS))
+    (ready,) = (one for one in outcome.conditions if one.type == "Ready")
+    assert (ready.reason, outcome.carried_out) == (reason, carried_out)
+
+
+async def test_a_generation_is_not_observed_while_other_clients_keep_changing_the_stream(
+    objects: LocalObjects, streams: StreamReconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def described(*_: object) -> None:
+        return None
+
+    async def no_step(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(streams, "_describe", described)
+    monkeypatch.setattr(reconcile, "_take_step", no_step)
+    spec = StreamSpec.parse({"metadata": {"name": "orders", "namespace": NAMESPACE}, "spec": SPEC})
+    me = Owner(NAMESPACE, "orders", "uid-mine")
+    client = cast("Client", None)
+    outcome = await streams._apply_steps(client, spec, me, conditions.Moment(NOW_MS))
+    assert [one.reason for one in outcome.conditions] == ["Accepted", "ChangedByOthers"]
+    assert not outcome.carried_out
