@@ -6,6 +6,8 @@ import json
 import time
 from pathlib import Path
 
+from harness.pictures import pixels
+from tailrace.cli.history_plot import ACTIVE_COLOR, SEALED_COLOR
 from tailrace.common.stream_cut import parse_stream_cut
 
 
@@ -235,6 +237,9 @@ def test_the_history_of_a_stream(cli, scope: str, tmp_path: Path) -> None:
     cli.ok("write", stream, text="one\ntwo\n")
     cli.ok("stream", "scale", stream, "--split", "0:2")
     cli.ok("stream", "scale", stream, "--segments", "1")
+    whole = tmp_path / "whole.png"
+    cli.ok("stream", "history", stream, "--plot", str(whole))
+    assert min(pixels(whole, SEALED_COLOR), pixels(whole, ACTIVE_COLOR)) > 0
     cli.ok("stream", "truncate", stream, "tail")
     found = cli.value("stream", "history", stream)
     assert [(each["splits"], each["merges"]) for each in found["epochs"]] == [(0, 0), (1, 0), (0, 1)]
@@ -245,5 +250,5 @@ def test_the_history_of_a_stream(cli, scope: str, tmp_path: Path) -> None:
     picture = tmp_path / "history.png"
     shown = cli.ok("stream", "history", stream, "--plot", str(picture))
     assert f"{stream}, active" in shown
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert pixels(picture, SEALED_COLOR) < pixels(whole, SEALED_COLOR), "what was truncated is shaded"
     assert cli.fails("stream", "history", f"{scope}/missing") == f"tailrace: stream {scope}/missing does not exist"

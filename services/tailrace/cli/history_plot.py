@@ -12,16 +12,32 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from matplotlib.figure import Figure
+
     from tailrace.cli.history import Life
     from tailrace.client.control.history import StreamHistory
 
 _COLORS: Final = ("#b5442c", "#5b3f8f", "#2c7a4b", "#a8741a", "#1f7f8f", "#8f2f6a")
+SEALED_COLOR: Final = "#c9d8e4"
+ACTIVE_COLOR: Final = "#8fb8d6"
+"""Of the boxes of sealed segments, and of the others."""
 _LABELED_MAX: Final = 60
 """Segments that are labeled with their numbers; more labels would cover each other."""
 
 
 def plot(stream: str, found: StreamHistory, all_lives: Sequence[Life], file: Path) -> None:
-    """Write a PNG: time to the right, routing keys upwards, a box for each segment.
+    """Write `figure_of` as a PNG.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed.
+    """
+    figure_of(stream, found, all_lives).savefig(file, format="png", dpi=120)
+
+
+def figure_of(stream: str, found: StreamHistory, all_lives: Sequence[Life]) -> Figure:
+    """Draw time to the right, routing keys upwards, a box for each segment, the present head, a line for each cut.
+
+    The group id (``gid``) of each of them says what it is: ``segment ID``, ``truncated``, ``read by SCOPE/GROUP``.
 
     Raises:
         UnsupportedError: matplotlib is not installed.
@@ -46,14 +62,17 @@ def plot(stream: str, found: StreamHistory, all_lives: Sequence[Life], file: Pat
     panel.set_title(f"{stream}: {len(found.epochs)} epochs, {len(all_lives)} segments", fontsize=10)
     if panel.get_legend_handles_labels()[1]:
         panel.legend(loc="upper left", fontsize=8)
-    figure.savefig(file, format="png", dpi=120)
+    return figure
 
 
 def _draw_segments(panel: Any, all_lives: Sequence[Life]) -> None:
     for life in all_lives:
         begin, end = _time(life.from_ms), _time(life.to_ms)
-        color = "#c9d8e4" if life.is_sealed else "#8fb8d6"
-        panel.fill_between([begin, end], life.low, life.high, facecolor=color, edgecolor="#ffffff", linewidth=1.2)
+        color = SEALED_COLOR if life.is_sealed else ACTIVE_COLOR
+        panel.fill_between(
+            [begin, end], life.low, life.high, facecolor=color, edgecolor="#ffffff", linewidth=1.2,
+            gid=f"segment {life.identifier}",
+        )  # fmt: skip
         if len(all_lives) <= _LABELED_MAX:
             middle = begin + (end - begin) / 2
             number = life.identifier & 0xFFFFFFFF
@@ -61,7 +80,7 @@ def _draw_segments(panel: Any, all_lives: Sequence[Life]) -> None:
 
 
 def _draw_head(panel: Any, found: StreamHistory, all_lives: Sequence[Life]) -> None:
-    """Shade what was truncated, key by key."""
+    """Shade what lies before the present head, key by key. Earlier heads are not recorded."""
     lines = cut_lines(all_lives, found.head)
     if not lines:
         return
@@ -70,7 +89,7 @@ def _draw_head(panel: Any, found: StreamHistory, all_lives: Sequence[Life]) -> N
         label = "truncated" if number == 0 else None
         panel.fill_between(
             [first, _time(at_ms)], low, high, facecolor="#ffffff", alpha=0.75, hatch="///", edgecolor="#999999",
-            linewidth=0, label=label,
+            linewidth=0, label=label, gid="truncated",
         )  # fmt: skip
 
 
@@ -79,7 +98,7 @@ def _draw_cut(panel: Any, lines: Sequence[tuple[float, float, float]], color: st
     for low, high, at_ms in lines:
         times += [_time(at_ms)] * 2
         keys += [low, high]
-    panel.plot(times, keys, color=color, linewidth=2, label=label)
+    panel.plot(times, keys, color=color, linewidth=2, label=label, gid=label)
 
 
 def _time(ms: float) -> datetime.datetime:

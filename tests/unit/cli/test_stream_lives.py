@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from harness.pictures import pixels
 from tailrace.cli import history, history_plot
+from tailrace.cli.history_plot import ACTIVE_COLOR, SEALED_COLOR
 from tailrace.client.control.history import HistoryEpoch, StreamHistory
 from tailrace.common.ranges import KeyRange
 
 NOW_MS = 10_000
+MS_PER_DAY = 86_400_000
 ONE, LEFT, RIGHT, MERGED = 0, (1 << 32) + 1, (1 << 32) + 2, (2 << 32) + 3
 
 
@@ -62,9 +66,62 @@ def test_as_json() -> None:
     assert shown["subscribers"][0] == {"subscriber": "s/g", "cut": {str(MERGED): 50}}
 
 
-@pytest.mark.parametrize("changes", [{}, {"head": {}, "subscribers": {}}, {"sealed_ms": 9000}])
-def test_the_picture_is_drawn(changes: dict[str, Any], tmp_path: Path) -> None:
-    found = made(**changes)
+Box = tuple[float, float, float, float]
+"""From and to in ms since 1970, lowest and highest key."""
+
+
+def drawn(found: StreamHistory) -> tuple[dict[str, list[Box]], dict[str, list[tuple[float, float]]]]:
+    """The boxes and the lines of the picture, by what they are."""
+    boxes: dict[str, list[Box]] = {}
+    lines: dict[str, list[tuple[float, float]]] = {}
+    (panel,) = history_plot.figure_of("s/t", found, history.lives(found, {MERGED: 200}, NOW_MS)).axes
+    for area in panel.collections:
+        extents = area.get_datalim(panel.transData).extents
+        begin, low, end, high = (float(value) for value in extents)
+        boxes.setdefault(str(area.get_gid()), []).append((_ms(begin), _ms(end), round(low, 9), round(high, 9)))
+    for line in panel.lines:
+        points = np.asarray(line.get_path().vertices).tolist()
+        lines[str(line.get_gid())] = [(_ms(day), round(key, 9)) for day, key in points]
+    return boxes, lines
+
+
+def _ms(day: float) -> float:
+    return round(day * MS_PER_DAY)
+
+
+def test_the_picture_has_each_segment_the_head_and_the_position_of_each_subscriber() -> None:
+    boxes, lines = drawn(made())
+    assert boxes == {
+        f"segment {ONE}": [(1000, 3000, 0.0, 1.0)],
+        f"segment {LEFT}": [(3000, 7000, 0.0, 0.25)],
+        f"segment {RIGHT}": [(3000, 7000, 0.25, 1.0)],
+        f"segment {MERGED}": [(7000, NOW_MS, 0.0, 1.0)],
+        "truncated": [(1000, 4000, 0.0, 0.25), (1000, 3000, 0.25, 1.0)],
+    }
+    assert lines == {"read by s/g": [(7750, 0.0), (7750, 1.0)]}, "a subscriber without a cut is nowhere"
+
+
+def test_the_line_of_a_subscriber_has_a_step_for_each_segment() -> None:
+    _, lines = drawn(made(subscribers={"s/g": {LEFT: 10, RIGHT: 0}, "s/h": {ONE: 50}}))
+    assert lines == {
+        "read by s/g": [(4000, 0.0), (4000, 0.25), (3000, 0.25), (3000, 1.0)],
+        "read by s/h": [(2000, 0.0), (2000, 1.0)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "last_ms"), [({"head": {}, "subscribers": {}}, NOW_MS), ({"head": {}, "sealed_ms": 9000}, 9000)]
+)
+def test_the_picture_of_a_stream_that_was_never_truncated(changes: dict[str, Any], last_ms: int) -> None:
+    boxes, lines = drawn(made(**changes))
+    assert set(boxes) == {f"segment {each}" for each in (ONE, LEFT, RIGHT, MERGED)}
+    assert boxes[f"segment {MERGED}"] == [(7000, last_ms, 0.0, 1.0)]
+    assert bool(lines) is ("subscribers" not in changes)
+
+
+def test_the_file_has_the_picture(tmp_path: Path) -> None:
+    found = made(head={}, subscribers={})
     file = tmp_path / "history.png"
     history_plot.plot("s/t", found, history.lives(found, {MERGED: 200}, NOW_MS), file)
-    assert file.read_bytes().startswith(b"\x89PNG")
+    sealed, active = pixels(file, SEALED_COLOR), pixels(file, ACTIVE_COLOR)
+    assert sealed > active > 0, "the segments that are sealed cover two thirds"
