@@ -30,7 +30,7 @@ def create_app(
 ) -> FastAPI:
     """Return the application of a controller; the caller serves it with uvicorn.
 
-    ``registry`` is what ``/prometheus`` shows; the controller's metrics are added to it, and ``stalls`` of its process.
+    ``registry`` is what ``/metrics`` shows; the controller's metrics are added to it, and ``stalls`` of its process.
     """
     app = FastAPI(title="Tailrace controller", docs_url=None, redoc_url=None)
     log = LimitedLog(_LOG)

@@ -154,7 +154,7 @@ class ControllerCollector:
 
 
 def health_routes(controller: Controller, registry: CollectorRegistry) -> APIRouter:
-    """Return the routes /ping, /v1/health and /prometheus."""
+    """Return the routes /ping, /v1/health, and the metrics: /metrics, or by Pravega's name /prometheus."""
     router = APIRouter(tags=["Health"])
     health = Health(controller)
 
@@ -162,8 +162,9 @@ def health_routes(controller: Controller, registry: CollectorRegistry) -> APIRou
     async def ping() -> Response:
         return Response()
 
+    @router.get("/metrics")
     @router.get("/prometheus")
-    async def prometheus() -> Response:
+    async def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     @router.get("/v1/health")

@@ -167,6 +167,15 @@ async def test_health_and_metrics(rest: httpx.AsyncClient) -> None:
     assert "process_resident_memory_bytes " in metrics
 
 
+async def test_metrics_have_the_same_path_as_elsewhere(rest: httpx.AsyncClient) -> None:
+    answers = [await rest.get(path) for path in ("/metrics", "/prometheus")]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].headers["content-type"] == answers[1].headers["content-type"]
+    first, second = (figures(answer.text).keys() for answer in answers)
+    assert first == second
+    assert "tailrace_controller_ready" in first
+
+
 def figures(text: str) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
 
