@@ -297,7 +297,7 @@ def _progress() -> Schema:
             "bytesPerSecond": integer("Bytes a second, of the last batch."),
             "lagBytes": integer("Bytes of the stream that no batch has read."),
             "lagSeconds": integer("Age of the oldest of these, at most; absent: not known yet."),
-            "lastBatchTime": timestamp("When the last batch ended."),
+            "lastBatchTime": timestamp("Last commit: when the last batch was written and in the checkpoint."),
         },
     )
 

@@ -32,6 +32,7 @@ class QueryProgress:
     rows_per_s: int = 0
     bytes_per_s: int = 0
     last_batch_ms: int | None = None
+    """When Spark reported the last batch, in ms since 1970: it does so when the checkpoint has the batch."""
     reached: tuple[Positions | None, int] = (None, 0)
     """The position, and the bytes read up to there: one value, because two threads read and write it."""
     has_ended: bool = False
