@@ -391,6 +391,7 @@ RETENTION_PERIOD_S: Final = 1800.0  # between truncations of a stream by its pol
 RETENTION_PERIOD_MIN_S: Final = 0.1
 RETENTION_START_S: Final = 10.0  # at most, from a controller's start to its first round
 RETENTION_CUTS_MAX: Final = 256  # recorded for a stream; more are thinned
+RETENTION_PLACES_KNOWN_MAX: Final = 16  # recorded cuts in memory at a time
 RETENTION_STREAMS_CONCURRENT_MAX: Final = 8  # truncated at a time by an instance
 RETENTION_REQUESTS_MAX: Final = 1000  # streams with a changed policy that wait for its application
 RETENTION_REQUESTS_CONCURRENT_MAX: Final = 4  # of them that are truncated at a time

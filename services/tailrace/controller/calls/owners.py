@@ -11,17 +11,17 @@ from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotTheOwnerError, TailraceError
 from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.calls.convert import config_message, key_of, positions
-from tailrace.controller.managers.sizes import SizeReader, StreamSizes
+from tailrace.controller.managers.retention_report import RetentionReport, Unread
+from tailrace.controller.managers.sizes import SizeReader
 from tailrace.controller.managers.subscribers import subscriber, subscribers
 from tailrace.controller.metadata.changes import Change, Snapshot
-from tailrace.controller.metadata.epochs import without_future
 from tailrace.controller.metadata.transitions import require
-from tailrace.controller.retention.retention_set import oldest_ms, written_before_ms
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
 
 if TYPE_CHECKING:
     from tailrace.controller.calls.call import Call, Core
+    from tailrace.controller.managers.sizes import Measured
     from tailrace.controller.metadata.records import StreamRecord
     from tailrace.controller.metadata.stream_store import StreamKey
 
@@ -59,21 +59,23 @@ class OwnerService:
             last = pb.LastScale(scaledMs=scaled.created_ms, splits=scaled.splits, merges=scaled.merges)
             described.lastScale.CopyFrom(last)
         if request.sizes:
-            sizes = await self._sizes.sizes(key, root)
-            described.headBytes, described.tailBytes = sizes
+            measured = await self._sizes.measured(key, root)
+            described.headBytes, described.tailBytes = measured.sizes
             if (held_bytes := self._core.held_bytes.of(key)) is not None:
                 described.heldBytes = held_bytes
             if root.config.retention is not None:
-                described.retention.CopyFrom(await self._retention(key, root, sizes))
+                described.retention.CopyFrom(await self._retention(key, root, measured))
         return described
 
-    async def _retention(self, key: StreamKey, root: StreamRecord, sizes: StreamSizes) -> pb.Retention:
+    async def _retention(self, key: StreamKey, root: StreamRecord, measured: Measured) -> pb.Retention:
         """Return the last truncation by policy, and what each subscriber has not read."""
         described = pb.Retention()
         record = await self._core.retention.record(key, root.incarnation)
         created_ms = (await self._core.context.store.epoch(key, root, 0)).created_ms
         described.appliedMs, described.createdMs = record.applied_ms, created_ms
-        described.oldestMs = oldest_ms(record.recorded, *sizes, created_ms) or 0
+        core = self._core
+        report = RetentionReport(core.context.store, core.cuts, self._sizes, key, root, record.recorded, measured)
+        described.oldestMs = await report.oldest_ms(created_ms) or 0
         last = record.last
         if last is not None:
             described.truncatedMs, described.reason, described.freedBytes = (
@@ -83,20 +85,15 @@ class OwnerService:
             )
         holders = []
         async for name, one in subscribers(self._core.context, key):
-            unread_bytes = lost_bytes = unread_before_ms = 0
-            if one.cut:
-                before_bytes = await self._sizes.before(key, root, without_future(one.cut))
-                unread_bytes = max(0, sizes.tail_bytes - max(before_bytes, sizes.head_bytes))
-                lost_bytes = max(0, sizes.head_bytes - before_bytes)
-                unread_before_ms = written_before_ms(record.recorded, max(before_bytes, sizes.head_bytes)) or 0
+            unread = await report.unread(one.cut) if one.cut else Unread(0, 0, 0)
             holders.append(
                 pb.Holder(
                     subscriber=name,
                     hasPosition=bool(one.cut),
-                    unreadBytes=unread_bytes,
-                    lostBytes=lost_bytes,
+                    unreadBytes=unread.unread_bytes,
+                    lostBytes=unread.lost_bytes,
                     publishedMs=one.published_ms,
-                    unreadBeforeMs=unread_before_ms,
+                    unreadBeforeMs=unread.before_ms,
                 )
             )
         holders.sort(key=lambda each: each.unreadBytes, reverse=True)

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, NoSuchSegmentError
+from tailrace.common.errors import NoSuchSegmentError
 from tailrace.common.stream_cut import CutOrder, compare_cuts
+from tailrace.controller.managers.retention_places import CutMissingError, Places
 from tailrace.controller.managers.sizes import SizeReader
 from tailrace.controller.managers.subscribers import published_in, subscribers
 from tailrace.controller.metadata.changes import Change, Snapshot
-from tailrace.controller.metadata.epochs import epoch_span
 from tailrace.controller.metadata.model import WRITABLE_STATES, RecordedCut, StreamState
 from tailrace.controller.metadata.records import (
     RetentionCut,
@@ -32,34 +32,23 @@ from tailrace.controller.metadata.records import (
     SubscribersRecord,
 )
 from tailrace.controller.metadata.transitions import require, truncating
-from tailrace.controller.retention.decision import Place, Truncation, count_before, decide
-from tailrace.controller.retention.forward import forward
-from tailrace.controller.retention.lower_bound import earliest, latest
+from tailrace.controller.retention.decision import Truncation, count_before, decide
+from tailrace.controller.retention.lower_bound import earliest
 from tailrace.controller.retention.retention_set import is_due, thinned
 from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Callable, Collection
 
-    from tailrace.common.ranges import KeyRange
     from tailrace.common.stream_policies import RetentionPolicy
     from tailrace.controller.managers.stream_cuts import CutReader
     from tailrace.controller.managers.streams import StreamManager
     from tailrace.controller.metadata.stream_store import StreamKey
-    from tailrace.controller.retention.decision import Cut, Reading
+    from tailrace.controller.retention.decision import Cut
     from tailrace.controller.workflows.context import WorkflowContext
     from tailrace.controller.workflows.driver import StreamDriver
 
 _LOG = structlog.get_logger(__name__)
-T = TypeVar("T")
-
-
-class _CutMissingError(Exception):
-    """A cut that the retention set lists is not there: another controller is removing it."""
-
-    def __init__(self, recorded: RecordedCut) -> None:
-        super().__init__(recorded.number)
-        self.recorded = recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +70,7 @@ class _Stream:
     policy: RetentionPolicy
     recorded: tuple[RecordedCut, ...]
     applied_ms: int
-    ranges: dict[int, KeyRange] = field(default_factory=dict)
+    places: Places
     considered: dict[str, str] = field(default_factory=dict)
     """Those whose cuts the decision knows."""
 
@@ -117,8 +106,8 @@ class RetentionManager:
         A stream that has no policy or is sealed has nothing to apply; one that runs a workflow is left alone.
 
         Raises:
-            NoSuchStreamError, UnavailableError. BadRequestError: a subscriber's cut is not a position in the stream.
-            DeadlineError: the truncation continues.
+            NoSuchStreamError, UnavailableError. BadRequestError: a subscriber's cut names a segment that the stream
+            does not have. DeadlineError: the truncation continues.
         """
         stream = await self._begin(key)
         if isinstance(stream, Application):
@@ -130,7 +119,7 @@ class RetentionManager:
                 truncation = await self._decide(stream, head)
                 made = await self._truncate(stream, truncation, head) if truncation is not None else None
                 await self._forget(stream, truncation.cut if made is not None and truncation is not None else head)
-            except _CutMissingError as missing:
+            except CutMissingError as missing:
                 await self._drop(stream, [missing.recorded])
                 continue
             await self._note_applied(stream)
@@ -155,63 +144,16 @@ class RetentionManager:
         if not _is_at_rest(root):
             return Application(is_complete=False)
         record = snapshot.get(RetentionRecord, item) or RetentionRecord()
-        return _Stream(key, root, root.config.retention, record.recorded, record.applied_ms)
-
-    async def _positions(self, stream: _Stream, cut: Cut) -> dict[int, int]:
-        """Return the last cut with the same data before it, and note the key ranges of its segments.
-
-        Raises:
-            BadRequestError: the stream does not have such a position.
-        """
-        key, root = stream.key, stream.root
-        await self._note_ranges(stream, cut)
-        first = epoch_span(cut)[0]
-        epochs = await self._store.epochs(key, root, first, root.active_epoch)
-        sealed = await self._store.sealed(key, root, first + 1, root.active_epoch)
-        moved = forward(cut, epochs, {each: size for record in sealed for each, size in record.sizes.items()})
-        await self._note_ranges(stream, moved)
-        return moved
-
-    async def _note_ranges(self, stream: _Stream, cut: Cut) -> None:
-        known = await self._cuts.segments(stream.key, stream.root, cut)
-        for identifier in cut:
-            if identifier not in known:
-                raise BadRequestError(f"cut names segment {identifier}, which the stream does not have")
-        stream.ranges.update((identifier, known[identifier].key_range) for identifier in cut)
-
-    async def _place(self, stream: _Stream, cut: Cut) -> Place:
-        moved = await self._positions(stream, cut)
-        return Place(await self._sizes.before(stream.key, stream.root, moved), moved)
-
-    async def _place_of_head(self, stream: _Stream, cut: Cut, head: Cut) -> Place:
-        """Return where a truncation at the cut leaves the head; the cut may lie behind it in some segments.
-
-        A subscriber that lags behind the head in some segments holds nothing back there.
-        """
-        moved = await self._positions(stream, cut)
-        return await self._place(stream, latest([moved, head], stream.ranges))
-
-    async def _answer(self, stream: _Stream, reading: Reading[T], place: Callable[[Cut], Awaitable[Place]]) -> T:
-        """Give a decision the recorded cuts that it asks for; return its result."""
-        places: dict[int, Place] = {}
-        try:
-            wanted = next(reading)
-            while True:
-                if wanted.number not in places:
-                    found = await self._store.retention_cut(stream.key, stream.root.incarnation, wanted.number)
-                    if found is None:
-                        raise _CutMissingError(wanted)
-                    places[wanted.number] = await place(found.cut)
-                wanted = reading.send(places[wanted.number])
-        except StopIteration as end:
-            result: T = end.value
-            return result
+        places = Places(self._store, self._cuts, self._sizes, key, root)
+        return _Stream(key, root, root.config.retention, record.recorded, record.applied_ms, places)
 
     # -- deciding
 
     async def _decide(self, stream: _Stream, head: Cut) -> Truncation | None:
         """Return where to truncate, beyond the head; None for nowhere."""
-        head = await self._positions(stream, head)
+        places = stream.places
+        at_head = await places.place(head)
+        head = at_head.cut
         lowest: Cut | None = None
         stream.considered.clear()
         async for name, subscriber in subscribers(self._context, stream.key):
@@ -219,14 +161,14 @@ class RetentionManager:
             if not cut:
                 continue
             stream.considered[name] = subscriber.group_id
-            await self._note_ranges(stream, cut)
-            lowest = cut if lowest is None else earliest([lowest, cut], stream.ranges)
+            await places.note_ranges(cut)
+            lowest = cut if lowest is None else earliest([lowest, cut], places.ranges)
             await asyncio.sleep(0)  # a thousand subscribers of a thousand segments each take a second
-        bound = None if lowest is None else await self._place_of_head(stream, lowest, head)
+        bound = None if lowest is None else await places.place_of_head(lowest, head)
         now_ms = self._context.clock.now_ms()
-        deciding = decide(stream.policy, now_ms, stream.recorded, bound, stream.ranges)
-        chosen = await self._answer(stream, deciding, lambda cut: self._place_of_head(stream, cut, head))
-        if chosen is None or compare_cuts(head, chosen.cut, stream.ranges) is not CutOrder.BEFORE:
+        deciding = decide(stream.policy, now_ms, stream.recorded, bound, places.ranges, at_head.size_bytes)
+        chosen = await places.answer(deciding, lambda cut: places.place_of_head(cut, head))
+        if chosen is None or compare_cuts(head, chosen.cut, places.ranges) is not CutOrder.BEFORE:
             return None
         return chosen
 
@@ -241,13 +183,14 @@ class RetentionManager:
         except NoSuchSegmentError as error:
             _LOG.warning("retention_without_tail", stream=str(key), reason=str(error))
             return
+        cut = {segment.identifier: length for segment, length in zip(epoch.segments, lengths, strict=True)}
+        stream.places.lengths = cut
         size_bytes, now_ms = root.sealed_bytes + sum(lengths), self._context.clock.now_ms()
         period_ms = round(1000 * self._context.config.retention_period_s)
         if not is_due(stream.recorded, now_ms, size_bytes, period_ms):
             return
         kept = thinned(stream.recorded)
         await self._drop(stream, [each for each in stream.recorded if each not in kept])
-        cut = {segment.identifier: length for segment, length in zip(epoch.segments, lengths, strict=True)}
 
         def add(record: RetentionRecord) -> tuple[RetentionRecord, RetentionCut | None]:
             if not is_due(record.recorded, now_ms, size_bytes, period_ms):
@@ -310,9 +253,9 @@ class RetentionManager:
         """Remove the recorded cuts before the head, which no later truncation can be at."""
         if not stream.recorded:
             return
-        moved = await self._positions(stream, head)
-        counting = count_before(stream.recorded, moved, stream.ranges)
-        count = await self._answer(stream, counting, lambda cut: self._place(stream, cut))
+        moved = await stream.places.positions(head)
+        counting = count_before(stream.recorded, moved, stream.places.ranges)
+        count = await stream.places.answer(counting, stream.places.place)
         await self._drop(stream, stream.recorded[:count])
 
     async def _drop(self, stream: _Stream, gone: Collection[RecordedCut]) -> None:

@@ -32,6 +32,14 @@ class StreamSizes(NamedTuple):
     tail_bytes: int
 
 
+class Measured(NamedTuple):
+    """Sizes of a stream, its head as a cut, and the bytes of its segments whose size is not recorded yet."""
+
+    sizes: StreamSizes
+    head: dict[int, int]
+    lengths: dict[int, int]
+
+
 class SizeReader:
     """Compute sizes from records, and from segment info for growing segments and streams never truncated."""
 
@@ -41,15 +49,22 @@ class SizeReader:
 
     async def sizes(self, key: StreamKey, root: StreamRecord) -> StreamSizes:
         """Return the sizes as of this call. Raises UnavailableError when a segment cannot be reached."""
+        return (await self.measured(key, root)).sizes
+
+    async def measured(self, key: StreamKey, root: StreamRecord) -> Measured:
+        """Return the sizes as of this call with what they are made of; raises as `sizes`."""
         growing = await self._without_recorded_size(key, root)
         first = [] if root.truncation is not None else await self._first(key, root)
         infos = await self._infos(key, {*growing, *first})
         tail = root.sealed_bytes + sum(infos[identifier].length for identifier in growing if identifier in infos)
         if root.truncation is None:  # byte streams truncate their segment without the controller
-            head = sum(infos[identifier].start_offset for identifier in first if identifier in infos)
+            cut = {identifier: infos[identifier].start_offset if identifier in infos else 0 for identifier in first}
+            head = sum(cut.values())
         else:
+            cut = without_future(root.truncation)
             head = await self.before(key, root, root.truncation)
-        return StreamSizes(min(head, tail), tail)
+        lengths = {identifier: infos[identifier].length for identifier in growing if identifier in infos}
+        return Measured(StreamSizes(min(head, tail), tail), cut, lengths)
 
     async def _without_recorded_size(self, key: StreamKey, root: StreamRecord) -> list[int]:
         """Return segments that ``sealed_bytes`` does not count: active ones, and those that a workflow is sealing."""

@@ -4,7 +4,8 @@ See "Pravega Stream Retention" and docs/protocol/server.md#retention.
 
 Each cycle records a cut at the tail with its time and with the bytes that the stream had received. These cuts follow
 each other. Size is measured back from the newest of them, age from now. The least that a policy keeps is never given
-up; what subscribers have not read goes only when the most that it keeps is exceeded.
+up; what subscribers have not read goes only when the most that it keeps is exceeded, and then also where they have read
+other segments further than the minimum (ADR 0049).
 
 Subscribers and recorded cuts can lie behind the head in some segments. What is deleted there is not kept: all places
 here are where a truncation would leave the head.
@@ -69,13 +70,18 @@ class _Limits:
 
 
 def decide(
-    policy: RetentionPolicy, now_ms: int, recorded: Sequence[RecordedCut], subscribers: Place | None, ranges: Ranges
+    policy: RetentionPolicy,
+    now_ms: int,
+    recorded: Sequence[RecordedCut],
+    subscribers: Place | None,
+    ranges: Ranges,
+    head_bytes: int,
 ) -> Reading[Truncation | None]:
     """Return where to truncate, which is at the head when nothing is to go; None for nowhere.
 
     `recorded` has the retention set, oldest first; `ranges` the key range of every segment in the places that were
     returned so far. `subscribers` is the place before which all of them have read; None when no subscriber has
-    published a cut.
+    published a cut. `head_bytes` are those before the head since the stream's beginning.
     """
     if not recorded:
         return None
@@ -83,7 +89,7 @@ def decide(
     if subscribers is None:
         return None if limits.least is None else Truncation((yield limits.least).cut, TruncationReason.MIN_LIMIT)
     if policy.kind is RetentionType.SIZE:
-        return (yield from _by_size(policy, recorded, subscribers, limits, ranges))
+        return (yield from _by_size(policy, recorded, subscribers, limits, ranges, head_bytes))
     return (yield from _by_time(recorded, subscribers, limits, ranges))
 
 
@@ -92,6 +98,19 @@ def count_before(recorded: Sequence[RecordedCut], cut: Cut, ranges: Ranges) -> R
     return (
         yield from _count(
             recorded, len(recorded) // 2, lambda place: compare_cuts(place.cut, cut, ranges) is CutOrder.BEFORE
+        )
+    )
+
+
+def count_until(recorded: Sequence[RecordedCut], until: Place, ranges: Ranges) -> Reading[int]:
+    """Return how many of the recorded cuts lie before a place or at it, in every segment: the first ones."""
+    # None of them has more bytes before it. Mostly all that have not lie there, so the last one is looked at first.
+    possible = [each for each in recorded if each.size_bytes <= until.size_bytes]
+    return (
+        yield from _count(
+            possible,
+            len(possible) - 1,
+            lambda place: compare_cuts(until.cut, place.cut, ranges) is CutOrder.EQUAL_OR_AFTER,
         )
     )
 
@@ -137,16 +156,19 @@ def _by_size(
     subscribers: Place,
     limits: _Limits,
     ranges: Ranges,
+    head_bytes: int,
 ) -> Reading[Truncation | None]:
-    kept_bytes = recorded[-1].size_bytes - subscribers.size_bytes
+    newest_bytes = recorded[-1].size_bytes
+    kept_bytes = newest_bytes - subscribers.size_bytes
+    most = None if limits.most is None else (yield limits.most)
     if kept_bytes < policy.minimum:
-        return (yield from _at_minimum(recorded, subscribers, limits, ranges))
-    if kept_bytes < policy.most:
-        return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
-    if limits.most is not None:
-        most = yield limits.most
-        if most.size_bytes > subscribers.size_bytes:
+        safe = yield from _safe(recorded, subscribers, limits, ranges)
+        deleted_bytes = head_bytes if safe is None else safe.size_bytes
+        if most is not None and most.size_bytes > deleted_bytes and newest_bytes - deleted_bytes > policy.most:
             return Truncation(most.cut, TruncationReason.MAX_LIMIT)
+        return None if safe is None else Truncation(safe.cut, TruncationReason.MIN_LIMIT)
+    if kept_bytes >= policy.most and most is not None and most.size_bytes > subscribers.size_bytes:
+        return Truncation(most.cut, TruncationReason.MAX_LIMIT)
     return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
 
 
@@ -155,19 +177,20 @@ def _by_time(
 ) -> Reading[Truncation | None]:
     if limits.least is None:
         return None
-    if compare_cuts((yield limits.least).cut, subscribers.cut, ranges) is not CutOrder.EQUAL_OR_AFTER:
-        return (yield from _at_minimum(recorded, subscribers, limits, ranges))
     if limits.most is not None:
         most = (yield limits.most).cut
         if compare_cuts(subscribers.cut, most, ranges) is not CutOrder.EQUAL_OR_AFTER:
             return Truncation(most, TruncationReason.MAX_LIMIT)
-    return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
+    if compare_cuts((yield limits.least).cut, subscribers.cut, ranges) is CutOrder.EQUAL_OR_AFTER:
+        return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
+    safe = yield from _safe(recorded, subscribers, limits, ranges)
+    return None if safe is None else Truncation(safe.cut, TruncationReason.MIN_LIMIT)
 
 
-def _at_minimum(
+def _safe(
     recorded: Sequence[RecordedCut], subscribers: Place, limits: _Limits, ranges: Ranges
-) -> Reading[Truncation | None]:
-    """Truncate at the newest recorded cut that keeps the minimum and lies before all that subscribers have not read."""
+) -> Reading[Place | None]:
+    """Return the newest recorded cut that keeps the minimum and lies before all that subscribers have not read."""
     enough = [] if limits.least is None else recorded[: recorded.index(limits.least) + 1]
     before = yield from count_before(enough, subscribers.cut, ranges)
-    return Truncation((yield enough[before - 1]).cut, TruncationReason.MIN_LIMIT) if before else None
+    return (yield enough[before - 1]) if before else None

@@ -9,6 +9,7 @@ of cuts. A subscriber that has read everything before a scale would seem to lag 
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING
 
 from tailrace.common.stream_cut import FUTURE_OFFSET
@@ -23,12 +24,12 @@ def forward(cut: Mapping[int, int], epochs: Sequence[Epoch], sizes: Mapping[int,
     """Return the last cut with the same data before it, in order of id.
 
     `epochs` follow each other, from the first one of the cut's segments on; `sizes` has the final size of each segment
-    that is sealed between them. Future segments are dropped.
+    that is sealed between them; one that it lacks is being sealed, and is not left. Future segments are dropped.
     """
     moved = {identifier: offset for identifier, offset in cut.items() if offset != FUTURE_OFFSET}
     for before, after in itertools.pairwise(epochs):
         for gone, made in replaced(before, after):
-            if all(moved.get(each.identifier, -1) >= sizes[each.identifier] for each in gone):
+            if all(moved.get(each.identifier, -1) >= sizes.get(each.identifier, math.inf) for each in gone):
                 for each in gone:
                     del moved[each.identifier]
                 moved.update((each.identifier, 0) for each in made)

@@ -26,26 +26,31 @@ def is_due(recorded: Sequence[RecordedCut], now_ms: int, size_bytes: int, period
     return size_bytes > newest.size_bytes and now_ms - newest.recorded_ms >= period_ms
 
 
-def oldest_ms(recorded: Sequence[RecordedCut], head_bytes: int, tail_bytes: int, created_ms: int) -> int | None:
+def oldest_ms(
+    recorded: Sequence[RecordedCut], until_head: int, head_bytes: int, tail_bytes: int, created_ms: int
+) -> int | None:
     """Return when the oldest byte between head and tail was written, at the earliest; None when there is none.
 
-    It is the time of the last cut at or before the head, or of the stream's creation when nothing was truncated.
-    Without such a cut, after a truncation by a call, it is the time of the first one behind the head, which is late by
-    at most the time between two cuts.
+    `until_head` is how many of the cuts lie before the head or at it in every segment: the first ones. It is the time
+    of the last of them, or of the stream's creation when nothing was truncated. Without such a cut, after a truncation
+    between two cuts, it is the time of the first one, which is late by at most the time between two cuts.
     """
     if head_bytes >= tail_bytes:
         return None
-    before = [each.recorded_ms for each in recorded if each.size_bytes <= head_bytes]
-    if before:
-        return before[-1]
+    if until_head:
+        return recorded[until_head - 1].recorded_ms
     if head_bytes == 0:
         return created_ms
     return recorded[0].recorded_ms if recorded else None
 
 
-def written_before_ms(recorded: Sequence[RecordedCut], position_bytes: int) -> int | None:
-    """Return a time before which a byte behind the position was written, the earliest known; None: no cut is there."""
-    return next((each.recorded_ms for each in recorded if each.size_bytes > position_bytes), None)
+def written_before_ms(recorded: Sequence[RecordedCut], until_position: int) -> int | None:
+    """Return a time before which a byte behind a position was written, the earliest known; None: no cut is there.
+
+    `until_position` is how many of the cuts lie before the position or at it in every segment: the first ones. The
+    next one has bytes before it that lie behind the position.
+    """
+    return recorded[until_position].recorded_ms if until_position < len(recorded) else None
 
 
 def between(recorded: Sequence[RecordedCut], from_ms: int, to_ms: int | None) -> Sequence[RecordedCut]:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tailrace.common.errors import DeadlineError
-from tailrace.controller.managers import retention
+from tailrace.controller.managers import retention, retention_places
 from tailrace.controller.managers.streams import StreamManager
 from tailrace.controller.metadata.stream_store import StreamStore
 
@@ -53,12 +53,14 @@ def subscriber_of_this_moment_overlooked(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_beyond_the_tail(patch: pytest.MonkeyPatch) -> None:
-    """A subscriber's cut is not checked, also where the segment is shorter."""
+    """A subscriber's cut is taken literally, also where the segment is shorter."""
 
     async def unchecked(*_: Any) -> None:
         return None
 
     patch.setattr(StreamManager, "check_truncation", unchecked)
+    unknown = property(lambda self: {}, lambda self, lengths: None)
+    patch.setattr(retention_places.Places, "lengths", unknown, raising=False)
 
 
 def ghost_subscriber(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +79,7 @@ def ghost_subscriber(patch: pytest.MonkeyPatch) -> None:
 
 def the_head_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A subscriber's cut that lies behind the head in some segments is used unchanged."""
-    patch.setattr(retention, "latest", lambda cuts, ranges: cuts[0])
+    patch.setattr(retention_places, "latest", lambda cuts, ranges: cuts[0])
 
 
 def changed_during_a_decision(what: str) -> Find:
@@ -86,7 +88,7 @@ def changed_during_a_decision(what: str) -> Find:
 
 async def beyond_the_tail(bench: tests.Bench, _: pytest.MonkeyPatch) -> None:
     """The segment refuses the truncation, so the stream's workflow repeats it for ever."""
-    await tests.test_a_subscriber_beyond_the_tail_moves_nothing(bench)
+    await tests.test_a_subscriber_beyond_the_tail_has_read_up_to_the_tail(bench)
 
 
 async def deleted_group(bench: tests.Bench, _: pytest.MonkeyPatch) -> None:

@@ -301,19 +301,54 @@ async def recreate(bench: Bench) -> None:
     await bench.append(40)
 
 
-async def test_a_subscriber_beyond_the_tail_moves_nothing(bench: Bench) -> None:
+async def test_a_subscriber_beyond_the_tail_has_read_up_to_the_tail(bench: Bench) -> None:
     await bench.begin(by_size(20, 1000), segments=2)
     left, right = segment_id(0, 0), segment_id(1, 0)
     await bench.subscribe()
     await bench.append(100, left)
     await bench.append(10, right)
-    await bench.publish({left: 5, right: 11})
-    with pytest.raises(BadRequestError, match="offset 11 for segment 1, which has 10 bytes"):
-        await bench.apply()
-    assert await bench.head() == {left: 0, right: 0}
+    assert await bench.publish({left: 5, right: 11}) == pb.UpdateSubscriberStatus.SUCCESS
+    made = await bench.apply()
+    assert made.reason == TruncationReason.CONSUMPTION
+    assert await bench.head() == {left: 5, right: 10}
     await bench.append(10, right)
     await bench.apply()
     assert await bench.head() == {left: 5, right: 11}
+
+
+async def test_a_subscriber_far_beyond_one_tail_holds_no_more_than_the_maximum_back(bench: Bench) -> None:
+    await bench.begin(by_size(200, 1000), segments=2)
+    left, right = segment_id(0, 0), segment_id(1, 0)
+    await bench.subscribe()
+    await bench.append(10, right)
+    assert await bench.publish({left: 10**9, right: 5}) == pb.UpdateSubscriberStatus.SUCCESS
+    reasons = []
+    for count in range(1, 16):
+        await bench.append(100, left)
+        await bench.append(100 if count > 1 else 90, right)
+        made = await bench.apply()
+        head = await bench.head()
+        kept_bytes = 200 * count - sum(head.values())
+        assert kept_bytes <= 1000
+        assert kept_bytes >= 200 or made is None
+        assert head[right] <= 5 or count > 10, "only the maximum deletes what is unread"
+        reasons.append(None if made is None else made.reason)
+    assert reasons[:10] == [None, None, *([TruncationReason.CONSUMPTION] * 8)]
+    assert reasons[10] == TruncationReason.MAX_LIMIT
+
+
+async def test_a_subscriber_beyond_the_end_of_a_sealed_segment_has_read_all_of_it(bench: Bench) -> None:
+    await bench.begin(by_size(0, 1000), segments=2)
+    left, right = segment_id(0, 0), segment_id(1, 0)
+    await bench.subscribe()
+    await bench.append(50, left)
+    await bench.append(50, right)
+    assert await bench.publish({left: 10**9, right: 5}) == pb.UpdateSubscriberStatus.SUCCESS
+    (following,) = set(await bench.api.scaled([left], [(0.0, 0.5)])) - {right}
+    await bench.append(20, following)
+    made = await bench.apply()
+    assert (made.reason, made.freed_bytes) == (TruncationReason.CONSUMPTION, 55)
+    assert await bench.head() == {following: 0, right: 5}
 
 
 async def test_streams_that_are_sealed_or_have_no_policy_are_left_alone(bench: Bench) -> None:
@@ -496,7 +531,9 @@ async def test_a_stream_that_receives_nothing_shows_when_its_policy_was_applied(
 
 
 @pytest.mark.parametrize("count", [0, 10], ids=["without new data", "with new data, of which it records a cut"])
-async def test_a_round_that_fails_does_not_count_as_applied(bench: Bench, count: int) -> None:
+async def test_a_round_that_fails_does_not_count_as_applied(
+    bench: Bench, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.begin(by_size(20, 1000), segments=2)
     left, right = segment_id(0, 0), segment_id(1, 0)
     await bench.subscribe()
@@ -505,13 +542,18 @@ async def test_a_round_that_fails_does_not_count_as_applied(bench: Bench, count:
     applied_ms = bench.record().applied_ms
     assert applied_ms == bench.world.clock.ms
     await bench.append(100, left)
-    await bench.publish({left: 5, right: 11})  # beyond the tail
-    for _ in range(2):
-        with pytest.raises(BadRequestError):
-            await bench.apply()
-        assert bench.record().applied_ms == applied_ms
-        await bench.append(count, left)
-    await bench.append(10, right)
+    await bench.publish({left: 5, right: 10})
+
+    async def refused(*_: Any) -> None:
+        raise BadRequestError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.api.controller.services.core.streams, "check_truncation", refused)
+        for _ in range(2):
+            with pytest.raises(BadRequestError, match="planted"):
+                await bench.apply()
+            assert bench.record().applied_ms == applied_ms
+            await bench.append(count, left)
     await bench.apply()
     assert bench.record().applied_ms == bench.world.clock.ms
 

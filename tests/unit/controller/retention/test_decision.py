@@ -19,6 +19,7 @@ from tailrace.controller.retention.decision import (
     Reading,
     Truncation,
     count_before,
+    count_until,
     decide,
 )
 from tailrace.controller.retention.forward import forward
@@ -72,8 +73,9 @@ def decided(
     subscribers: Place | None,
     ranges: Mapping[int, KeyRange],
     place: Callable[[Made], Place] = unmoved,
+    head_bytes: int = 0,
 ) -> Truncation | None:
-    return answer(decide(policy, now_ms, recorded(made), subscribers, ranges), made, place)[0]
+    return answer(decide(policy, now_ms, recorded(made), subscribers, ranges, head_bytes), made, place)[0]
 
 
 @dataclass
@@ -123,13 +125,30 @@ class Case:
         chance = self.history.chance
         return [self.history.some_cut(chance.randint(0, 80)) for _ in range(chance.randint(0, 4))]
 
+    def stuck_subscriber(self) -> dict[int, int]:
+        """A cut that stays near the beginning of one segment, and goes on in all others."""
+        history = self.history
+        cut = history.some_cut(0)
+        stuck = history.chance.choice(list(cut))
+        for _ in range(80):
+            others = [each for each in cut if each != stuck]
+            if not others:
+                break
+            identifier = history.chance.choice(others)
+            if cut[identifier] < history.lengths[identifier]:
+                cut[identifier] = history.lengths[identifier]
+            else:
+                history.follow(cut, identifier)
+        return cut
+
     def policy(self) -> RetentionPolicy:
         """By size or by time, with figures around what there is."""
         chance = self.history.chance
         kind = chance.choice(list(RetentionType))
         most = self.now_ms if kind is RetentionType.TIME else len(self.history.bytes_before(self.history.tail()))
         minimum = chance.randint(0, most + 1)
-        return RetentionPolicy(kind, minimum, *([minimum + chance.randint(0, most)] if chance.random() < 0.7 else []))
+        maximum = minimum + chance.randint(0, chance.choice([most, 5]))  # often so near that positions lie around both
+        return RetentionPolicy(kind, minimum, *([maximum] if chance.random() < 0.7 else []))
 
 
 def cases(count: int, seed: int) -> Iterator[Case]:
@@ -166,11 +185,13 @@ class Search:
         if self.subscribers is None:
             return (sets[-1], TruncationReason.MIN_LIMIT) if sets else None
         consumed = before(self.subscribers)
-        if self._leaves_too_little(consumed, sets):
-            safe = [each for each in sets if each < consumed]
-            return (safe[-1], TruncationReason.MIN_LIMIT) if safe else None
-        forced = self._forced(consumed, allowed, sets)
-        return (consumed, TruncationReason.CONSUMPTION) if forced is None else (forced, TruncationReason.MAX_LIMIT)
+        safe = max([each for each in sets if each < consumed], key=len, default=None)
+        forced = self._forced(consumed, safe, allowed, sets)
+        if forced is not None:
+            return forced, TruncationReason.MAX_LIMIT
+        if not self._leaves_too_little(consumed, sets):
+            return consumed, TruncationReason.CONSUMPTION
+        return None if safe is None else (safe, TruncationReason.MIN_LIMIT)
 
     def _leaves_too_little(self, consumed: Positions, sets: list[Positions]) -> bool:
         assert self.subscribers is not None
@@ -178,19 +199,24 @@ class Search:
             return self.kept(self.subscribers) < self.policy.minimum
         return not sets or not consumed <= sets[-1]
 
-    def _forced(self, consumed: Positions, allowed: list[Made], sets: list[Positions]) -> Positions | None:
-        """What goes although a subscriber did not read it."""
-        assert self.subscribers is not None
+    def _forced(
+        self, consumed: Positions, safe: Positions | None, allowed: list[Made], sets: list[Positions]
+    ) -> Positions | None:
+        """What goes although a subscriber did not read it. `safe`: what goes at a recorded cut that loses nothing."""
         before, maximum = self.case.before, self.maximum
         if self.policy.kind is RetentionType.TIME:
-            old = [before(each.cut) for each in self.case.recorded if self.kept(each.cut, each.recorded_ms) >= maximum]
+            old = [before(each.cut) for each in allowed if self.kept(each.cut, each.recorded_ms) >= maximum]
             return None if not old or max(old, key=len) <= consumed else max(old, key=len)
         within = [before(each.cut) for each in allowed if self.kept(each.cut) <= maximum]
         most = min(within, key=len) if within else sets[-1] if sets else None
-        if self.kept(self.subscribers) < maximum or most is None:
+        unforced = consumed
+        if self._leaves_too_little(consumed, sets):
+            unforced = before(self.case.head) if safe is None else safe
+        newest_bytes = len(self.case.history.bytes_before(self.case.recorded[-1].cut))
+        kept_bytes = newest_bytes - self._byte_count(unforced)
+        if kept_bytes < maximum or (kept_bytes == maximum and unforced is not consumed) or most is None:
             return None
-        fewer = self._byte_count(most) > len(self.case.history.bytes_before(self.subscribers))
-        return most if fewer else None
+        return most if self._byte_count(most) > self._byte_count(unforced) else None
 
     def _byte_count(self, positions: Positions) -> int:
         lengths = self.case.history.lengths
@@ -241,13 +267,22 @@ def test_a_cut_moves_over_the_ends_of_segments_as_far_as_it_can(test_seed: int, 
     assert moved > CASES[test_profile] / 100, "hardly any cut moved"
 
 
+def test_the_end_of_a_segment_that_is_being_sealed_is_not_left() -> None:
+    history = StreamHistory.begun(random.Random(1))
+    cut = history.tail()
+    history.scale()
+    assert forward(cut, epochs_of(history), history.lengths) != cut
+    assert forward(cut, epochs_of(history), {}) == cut
+
+
 def test_a_truncation_is_the_one_that_a_search_finds(test_seed: int, test_profile: str) -> None:
     found: Counter[str] = Counter()
     overlapping = 0
     for case in cases(CASES[test_profile], test_seed + 1):
         policy, bound = case.policy(), bound_of(case, case.subscribers())
         ranges = case.history.ranges()
-        made = decided(policy, case.now_ms, case.recorded, bound, ranges, case.place_of)
+        head_bytes = case.place(case.head).size_bytes
+        made = decided(policy, case.now_ms, case.recorded, bound, ranges, case.place_of, head_bytes)
         expected = Search(case, policy, bound.cut if bound else None).expected() if case.recorded else None
         assert (made and (case.history.positions(made.cut), made.reason)) == expected
         if made:
@@ -262,6 +297,50 @@ def test_a_truncation_is_the_one_that_a_search_finds(test_seed: int, test_profil
     assert overlapping > CASES[test_profile] / 500, "hardly any truncation was at a cut that overlaps with the head"
 
 
+def test_a_truncation_keeps_the_minimum_and_enforces_the_maximum(test_seed: int, test_profile: str) -> None:
+    forced: Counter[RetentionType] = Counter()
+    for case in cases(CASES[test_profile], test_seed + 4):
+        if not case.recorded:
+            continue
+        policy, bound = some_limits(case)
+        head = case.place(case.head)
+        made = decided(policy, case.now_ms, case.recorded, bound, case.history.ranges(), case.place_of, head.size_bytes)
+        check_maximum(case, policy, made.cut if made else case.head)
+        if made:
+            check_promises(case, policy, bound, made)
+            lost = bound is not None and not case.before(made.cut) <= case.before(bound.cut)
+            assert lost <= (made.reason is TruncationReason.MAX_LIMIT)
+            forced[policy.kind] += lost
+    assert min(forced[kind] for kind in RetentionType) > CASES[test_profile] / 200, forced
+
+
+def some_limits(case: Case) -> tuple[RetentionPolicy, Place | None]:
+    """A policy, and the place of subscribers; often of one that is stuck, at whose cut about the minimum is kept."""
+    chance = case.history.chance
+    policy = case.policy()
+    if chance.random() < 0.5:
+        return policy, bound_of(case, case.subscribers())
+    bound = case.place(case.stuck_subscriber())
+    if policy.kind is RetentionType.TIME:
+        return policy, bound
+    kept_bytes = len(case.history.bytes_before(case.recorded[-1].cut)) - bound.size_bytes
+    minimum = max(0, kept_bytes + chance.randint(-2, 5))
+    return RetentionPolicy.by_size_bytes(minimum, minimum + chance.randint(1, 8)), bound
+
+
+def check_maximum(case: Case, policy: RetentionPolicy, reached: Cut) -> None:
+    """Nothing is kept beyond the maximum that could go, by the recorded cuts, without giving up the minimum."""
+    history, most = case.history, policy.maximum or UNLIMITED
+    deleted, newest = history.bytes_before(reached), history.bytes_before(case.recorded[-1].cut)
+    for each in case.recorded:
+        if policy.kind is RetentionType.TIME:
+            if case.now_ms - each.recorded_ms >= max(most, policy.minimum):
+                assert history.bytes_before(each.cut) <= deleted, "what is as old as the maximum is kept"
+        elif len(newest) - len(deleted) > most:
+            kept_bytes = len(newest) - case.place_of(each).size_bytes
+            assert not policy.minimum <= kept_bytes <= most, "more than the maximum is kept"
+
+
 def check_promises(case: Case, policy: RetentionPolicy, bound: Place | None, made: Truncation) -> None:
     """The least stays, and what a subscriber did not read goes only beyond the most."""
     removed = case.history.bytes_before(made.cut) - case.history.bytes_before(case.head)
@@ -274,11 +353,15 @@ def check_promises(case: Case, policy: RetentionPolicy, bound: Place | None, mad
     if bound is None or removed <= case.history.bytes_before(bound.cut):
         return
     assert made.reason is TruncationReason.MAX_LIMIT
-    if policy.kind is RetentionType.SIZE:
-        assert len(newest) - bound.size_bytes >= policy.maximum
-    else:
-        too_old = [each for each in case.recorded if case.now_ms - each.recorded_ms >= policy.maximum]
+    most = policy.maximum or UNLIMITED
+    if policy.kind is RetentionType.TIME:
+        too_old = [each for each in case.recorded if case.now_ms - each.recorded_ms >= most]
         assert removed <= case.history.bytes_before(too_old[-1].cut), "what is younger than the maximum stays"
+        return
+    places = [bound, case.place(case.head), *map(case.place_of, case.recorded)]
+    for each in places:  # where nothing would be lost and the minimum would stay, more than the maximum is kept
+        if case.before(each.cut) <= case.before(bound.cut) and len(newest) - each.size_bytes >= policy.minimum:
+            assert len(newest) - each.size_bytes >= most, "the maximum does not demand that unread data goes"
 
 
 def test_recorded_cuts_before_the_head_are_counted(test_seed: int, test_profile: str) -> None:
@@ -289,6 +372,10 @@ def test_recorded_cuts_before_the_head_are_counted(test_seed: int, test_profile:
         assert gone == sum(before(each.cut) < before(case.head) for each in case.recorded)
         assert 2 ** (asked - 1) <= len(case.recorded) or not asked
         some += 0 < gone < len(case.recorded)
+        until = case.place(case.head)
+        passed, asked = answer(count_until(recorded(case.recorded), until, case.history.ranges()), case.recorded)
+        assert passed == sum(before(each.cut) <= before(case.head) for each in case.recorded)
+        assert 2 ** (asked - 2) <= len(case.recorded) or not asked
     assert some, "in no case some of the cuts are before the head"
 
 
@@ -377,3 +464,46 @@ def test_by_time_what_is_younger_than_the_maximum_waits_for_a_lagging_subscriber
     assert decided(TIME, 10, burst, at(5), RANGES) == Truncation({ONE: 5}, TruncationReason.CONSUMPTION)
     sparse = [HOURS[1], HOURS[2], *burst[1:]]
     assert decided(TIME, 10, sparse, at(5), RANGES) == Truncation({ONE: 20}, TruncationReason.MAX_LIMIT)
+
+
+LONG = [Made(hour, 20 * hour, {LEFT: 10 * hour, RIGHT: 10 * hour}) for hour in range(101)]
+"""A cut each hour of two segments, 10 bytes an hour in each; now it is hour 100."""
+
+
+@pytest.mark.parametrize("left", [505, 899, 900, 950, 1000])
+def test_by_time_the_maximum_wins_over_a_segment_that_was_read_beyond_the_minimum(left: int) -> None:
+    policy = RetentionPolicy.by_time_ms(10, 50)
+    assert decided(policy, 100, LONG, pair(left, 5), RANGES) == Truncation(
+        {LEFT: 500, RIGHT: 500}, TruncationReason.MAX_LIMIT
+    )
+    # All that is as old as the maximum was read, so only the minimum counts.
+    read, expected = pair(left, 505), {LEFT: left, RIGHT: 505}
+    reason = TruncationReason.CONSUMPTION
+    if left > 900:
+        expected, reason = {LEFT: 500, RIGHT: 500}, TruncationReason.MIN_LIMIT
+    assert decided(policy, 100, LONG, read, RANGES) == Truncation(expected, reason)
+
+
+def test_by_size_the_maximum_wins_over_a_segment_that_was_read_beyond_the_minimum() -> None:
+    policy = RetentionPolicy.by_size_bytes(1000, 1500)  # recorded cuts that keep these: of hours 50 and 25
+    stuck = pair(1000, 5)  # 995 bytes would be left there, and at the cut before it all
+    assert decided(policy, 100, LONG, stuck, RANGES) == Truncation({LEFT: 250, RIGHT: 250}, TruncationReason.MAX_LIMIT)
+    assert decided(policy, 100, LONG[1:], stuck, RANGES) == Truncation(
+        {LEFT: 250, RIGHT: 250}, TruncationReason.MAX_LIMIT
+    )
+    far = RetentionPolicy.by_size_bytes(200, 1000)  # less than nothing would be left: the position is behind the tail
+    assert decided(far, 100, LONG, pair(10**9, 5), RANGES) == Truncation(
+        {LEFT: 500, RIGHT: 500}, TruncationReason.MAX_LIMIT
+    )
+    slow = pair(1000, 250)  # the cut before it leaves the maximum
+    assert decided(policy, 100, LONG, slow, RANGES) == Truncation({LEFT: 250, RIGHT: 250}, TruncationReason.MIN_LIMIT)
+
+
+def test_by_size_what_is_kept_from_the_head_on_counts() -> None:
+    policy = RetentionPolicy.by_size_bytes(1000, 1500)
+    behind = LONG[40:]  # no cut lies before the subscribers, who have read one segment, and the other up to the head
+    bound = Place(1395, {LEFT: 1000, RIGHT: 395})
+    assert decided(policy, 100, behind, bound, RANGES, head_bytes=500) is None
+    assert decided(policy, 100, behind, bound, RANGES, head_bytes=499) == Truncation(
+        {LEFT: 400, RIGHT: 400}, TruncationReason.MAX_LIMIT
+    )

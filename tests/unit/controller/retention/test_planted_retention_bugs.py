@@ -14,7 +14,7 @@ import pytest
 from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import CutOrder, compare_cuts
 from tailrace.common.stream_policies import RetentionType
-from tailrace.controller.metadata.model import Epoch, RecordedCut, TruncationReason
+from tailrace.controller.metadata.model import Epoch, RecordedCut
 from tailrace.controller.retention import decision, forward, lower_bound
 
 from . import test_decision as searches
@@ -23,6 +23,7 @@ Cut = Mapping[int, int]
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 _limits = decision._limits
+_by_size, _by_time = decision._by_size, decision._by_time
 _forward = forward.forward
 _count_before = decision.count_before
 
@@ -95,11 +96,34 @@ def one_cut_too_many_before_consumption(patch: pytest.MonkeyPatch) -> None:
 def consumption_without_the_minimum(patch: pytest.MonkeyPatch) -> None:
     """Case ii: what all have read goes, although too little is left."""
 
-    def at_minimum(recorded: Any, subscribers: Any, limits: Any, ranges: Any) -> decision.Reading[Any]:
-        return decision.Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
+    def safe(recorded: Any, subscribers: Any, limits: Any, ranges: Any) -> decision.Reading[Any]:
+        return subscribers
         yield recorded[0]  # makes it a generator
 
-    patch.setattr(decision, "_at_minimum", at_minimum)
+    patch.setattr(decision, "_safe", safe)
+
+
+def an_overlap_before_the_maximum(patch: pytest.MonkeyPatch) -> None:
+    """What subscribers have read in one segment beyond the minimum lets them hold another one back for ever."""
+
+    def by_time(recorded: Any, subscribers: Any, limits: Any, ranges: Any) -> decision.Reading[Any]:
+        least = limits.least and (yield limits.least).cut
+        if least and compare_cuts(least, subscribers.cut, ranges) is not CutOrder.EQUAL_OR_AFTER:
+            limits = dataclasses.replace(limits, most=None)
+        return (yield from _by_time(recorded, subscribers, limits, ranges))
+
+    patch.setattr(decision, "_by_time", by_time)
+
+
+def an_overlap_before_the_maximum_size(patch: pytest.MonkeyPatch) -> None:
+    """The same by size: too little would be left at the subscribers' cut, and too much at the cut before it."""
+
+    def by_size(policy: Any, recorded: Any, subscribers: Any, limits: Any, *others: Any) -> decision.Reading[Any]:
+        if recorded[-1].size_bytes - subscribers.size_bytes < policy.minimum:
+            limits = dataclasses.replace(limits, most=None)
+        return (yield from _by_size(policy, recorded, subscribers, limits, *others))
+
+    patch.setattr(decision, "_by_size", by_size)
 
 
 def the_fastest_subscriber_counts(patch: pytest.MonkeyPatch) -> None:
@@ -153,6 +177,10 @@ def truncated(seed: int) -> None:
     searches.test_a_truncation_is_the_one_that_a_search_finds(seed, "ci")
 
 
+def promised(seed: int) -> None:
+    searches.test_a_truncation_keeps_the_minimum_and_enforces_the_maximum(seed, "ci")
+
+
 @pytest.mark.parametrize(
     ("plant", "search"),
     [
@@ -164,6 +192,10 @@ def truncated(seed: int) -> None:
         (one_cut_too_many_before_consumption, truncated),
         (consumption_without_the_minimum, truncated),
         (what_is_deleted_counts_as_kept, truncated),
+        (a_cut_too_new_for_the_minimum, promised),
+        (the_maximum_is_never_exceeded, promised),
+        (an_overlap_before_the_maximum, promised),
+        (an_overlap_before_the_maximum_size, promised),
         (the_fastest_subscriber_counts, merged),
         (a_ghost_takes_the_place_of_the_first_subscriber, merged),
         (one_epoch_too_few, moved),
