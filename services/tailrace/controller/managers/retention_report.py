@@ -75,7 +75,8 @@ class RetentionReport:
             position = await self._places.place(without_future(cut))
             begin = await self._places.place_of_head(position.cut, head)
             unread_bytes = max(0, self._measured.sizes.tail_bytes - begin.size_bytes)
-            before_ms = written_before_ms(self._recorded, await self._count_until(begin)) if unread_bytes else None
+            count = await self._count_until(begin) if unread_bytes else len(self._recorded)
+            before_ms = written_before_ms(self._recorded, count)
         except BadRequestError as error:  # it names a segment that was created after the root was read
             raise self._changed() from error
         return Unread(unread_bytes, begin.size_bytes - position.size_bytes, before_ms or 0)
