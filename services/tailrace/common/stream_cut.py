@@ -61,6 +61,11 @@ class StreamCut:
         return base64.b64encode(gzip.compress(plain.encode(), mtime=0)).decode()
 
 
+def without_future(positions: Mapping[int, int]) -> dict[int, int]:
+    """Return the positions of a cut without the segments that it has not reached, in order of id."""
+    return {identifier: offset for identifier, offset in sorted(positions.items()) if offset != FUTURE_OFFSET}
+
+
 def parse_stream_cut(text: str) -> StreamCut | None:
     """Read the text form; None for ``UNBOUNDED``.
 

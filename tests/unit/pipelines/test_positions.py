@@ -8,7 +8,7 @@ from typing import Any, Self, cast
 import pytest
 
 from tailrace.client.control.history import HistoryEpoch, StreamHistory, TimedCut
-from tailrace.client.model import StreamName
+from tailrace.client.model import SegmentRange, StreamName, Successor
 from tailrace.client.reader.batch import SegmentSlice
 from tailrace.client.types import SegmentInfo
 from tailrace.common.errors import (
@@ -21,7 +21,10 @@ from tailrace.common.errors import (
 from tailrace.common.ranges import KeyRange
 from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.source import positions
+from tailrace.pipelines.source.offsets import from_offset, to_offset
 from tailrace.pipelines.source.options import Moment
+from tailrace.pipelines.source.plan import Slice
+from tailrace.pipelines.source.plan import slices as slices_of_batch
 from tailrace.pipelines.source.positions import Extent, Navigator, ReadLimits
 
 STREAM = StreamName("s", "t")
@@ -49,8 +52,11 @@ class Stream:
         return StreamHistory("ACTIVE", made, self.sealed_sizes, self.head, {}, None)
 
     async def segments_between(self, stream: StreamName, start: Any, end: Any) -> list[int]:
+        """As the controller: neither what is before the start nor what is after the end."""
         first = self.head if start is None else start
-        return [each for each in (LOW, HIGH, AFTER) if each != LOW or LOW in first]
+        left_out = {LOW} if LOW not in first else set()
+        left_out |= {AFTER} if end is not None and LOW in end else set()
+        return [each for each in (LOW, HIGH, AFTER) if each not in left_out]
 
     async def head_segments(self, stream: StreamName) -> dict[int, int]:
         return self.head
@@ -60,6 +66,9 @@ class Stream:
 
     async def is_cut_valid(self, stream: StreamName, cut: object) -> bool:
         return True
+
+    async def successors(self, stream: StreamName, identifier: int) -> list[Successor]:
+        return [Successor(SegmentRange(AFTER, RANGES[LOW]), [LOW])] if identifier == LOW else []
 
     async def segment_info(self, name: str) -> SegmentInfo:
         for each, (start, length) in self.kept.items():
@@ -115,9 +124,47 @@ async def test_what_a_table_does_not_have_may_be_truncated(stream: Stream) -> No
     found = await strict.slices(STREAM, {LOW: 10, HIGH: 0}, {LOW: 10, HIGH: 5}, may_begin_later=False)
     assert STREAM.segment(LOW) not in pieces(found)
     del stream.kept[LOW]
-    for read in (50, -1):
-        found = await strict.slices(STREAM, {LOW: read, HIGH: 0}, None, may_begin_later=False)
-        assert pieces(found) == named({HIGH: (0, 60), AFTER: (0, 70)})
+    found = await strict.slices(STREAM, {LOW: 50, HIGH: 0}, None, may_begin_later=False)
+    assert pieces(found) == named({HIGH: (0, 60), AFTER: (0, 70)})
+
+
+NOT_REACHED = {LOW: 30, HIGH: 60, AFTER: -1}
+"""A cut that names the successor of a segment that it has not left (docs/protocol/naming.md#stream-cuts)."""
+
+
+async def test_a_table_has_all_of_a_segment_that_its_start_has_not_reached(stream: Stream) -> None:
+    strict = stream.navigator(fail_on_data_loss=True)
+    found = await strict.slices(STREAM, NOT_REACHED, None, may_begin_later=False)
+    assert pieces(found) == named({LOW: (30, 50), AFTER: (0, 70)})
+    found = await strict.slices(STREAM, None, NOT_REACHED, may_begin_later=False)
+    assert pieces(found) == named({LOW: (0, 30), HIGH: (0, 60)}), "nothing of it before an end"
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_query_reads_a_segment_that_its_start_has_not_reached_after_the_one_before_it(
+    stream: Stream, fail_on_data_loss: bool, is_stored: bool
+) -> None:
+    """Also from a first offset of an older version, which had the cut of the option unchanged."""
+    navigator = stream.navigator(fail_on_data_loss=fail_on_data_loss)
+    if is_stored:
+        begin = from_offset(to_offset({STREAM: NOT_REACHED}), [STREAM])
+    else:
+        begin = {STREAM: await navigator.start(STREAM, StreamCut("s", "t", NOT_REACHED))}
+    first = await navigator.advance(begin, ReadLimits(), None)
+    assert slices_of_batch(begin, first) == [Slice(STREAM, LOW, 30, 50)]
+    second = await navigator.advance(first, ReadLimits(), None)
+    assert slices_of_batch(first, second) == [Slice(STREAM, AFTER, 0, 70)]
+
+
+async def test_a_query_ends_before_a_segment_that_its_end_has_not_reached(stream: Stream) -> None:
+    navigator = stream.navigator(fail_on_data_loss=True)
+    ends = {STREAM: await navigator.start(STREAM, StreamCut("s", "t", NOT_REACHED))}
+    last = await navigator.advance({STREAM: {LOW: 0, HIGH: 0}}, ReadLimits(), ends)
+    assert last == {STREAM: {LOW: 30, HIGH: 60}}
+    assert await navigator.advance(last, ReadLimits(), ends) == last
+    assert not await navigator.is_beyond(STREAM, last[STREAM], ends[STREAM])
+    assert await navigator.is_beyond(STREAM, {AFTER: 0, HIGH: 60}, ends[STREAM])
 
 
 async def test_a_segment_of_unknown_size_is_a_loss_for_a_table(stream: Stream) -> None:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace.client.group.state.records import ENDED_OFFSET
 from tailrace.client.reader.segment_input import UNLIMITED_OFFSET, SegmentInput
 from tailrace.common import limits
+from tailrace.common.stream_cut import FUTURE_OFFSET
 from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
@@ -36,20 +36,20 @@ async def slices_between(
     infos = await gather_bounded(map(stream.segment, identifiers), context.segments.segment_info)
     slices = []
     for identifier, info in zip(identifiers, infos, strict=True):
-        first = max(info.start_offset, offset_of_cut(start, identifier, 0, info.length))
-        last = min(info.length, offset_of_cut(end, identifier, info.length, info.length))
+        first = max(info.start_offset, offset_of_cut(start, identifier, 0))
+        last = min(info.length, offset_of_cut(end, identifier, info.length))
         if first < last:
             slices.append(SegmentSlice(info.name, first, last))
     return slices
 
 
-def offset_of_cut(cut: Cut | None, identifier: int, absent: int, length: int) -> int:
-    """Return the offset of a cut in a segment; −1 is the end of a completely read segment.
+def offset_of_cut(cut: Cut | None, identifier: int, absent: int) -> int:
+    """Return the offset of a cut in a segment: 0 where the cut has not reached it, `absent` if it does not name it.
 
-    See docs/protocol/reader-group-state.md#state.
+    See docs/protocol/naming.md#stream-cuts.
     """
     offset = (cut or {}).get(identifier, absent)
-    return length if offset == ENDED_OFFSET else offset
+    return 0 if offset == FUTURE_OFFSET else offset
 
 
 class SegmentReader:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common.errors import NoSuchSegmentError
+from tailrace.common.stream_cut import without_future
 from tailrace.common.task_groups import gather_bounded
-from tailrace.controller.metadata.epochs import epoch_span, segments_of, wholly_before, without_future
+from tailrace.controller.metadata.epochs import epoch_span, segments_of, wholly_before
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import ScaleIntent
 from tailrace.controller.workflows.context import segment_name

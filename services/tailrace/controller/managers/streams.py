@@ -19,9 +19,10 @@ from tailrace.common.errors import (
     WorkflowBusyError,
     WriteConflictError,
 )
+from tailrace.common.stream_cut import without_future
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.metadata.changes import Change, Snapshot
-from tailrace.controller.metadata.epochs import is_behind, scale_keeps_ranges, without_future
+from tailrace.controller.metadata.epochs import is_behind, scale_keeps_ranges
 from tailrace.controller.metadata.model import Epoch, StreamState
 from tailrace.controller.metadata.records import (
     CreateIntent,

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import segment_epoch, segment_id
 from tailrace.common.ranges import KeyRange, covers_exactly, equal_ranges, same_cover
-from tailrace.common.stream_cut import FUTURE_OFFSET, CutOrder, compare_cuts
+from tailrace.common.stream_cut import FUTURE_OFFSET, CutOrder, compare_cuts, without_future
 from tailrace.controller.metadata.model import Epoch, StreamSegment
 
 Cut = Mapping[int, int]
@@ -118,11 +118,6 @@ def segments_of(epochs: Iterable[Epoch]) -> dict[int, StreamSegment]:
 def ranges_of(segments: SegmentMap) -> dict[int, KeyRange]:
     """Return the key range of each segment."""
     return {identifier: segment.key_range for identifier, segment in segments.items()}
-
-
-def without_future(cut: Cut) -> dict[int, int]:
-    """Return the cut without its future segments, in order of id."""
-    return {identifier: offset for identifier, offset in sorted(cut.items()) if offset != FUTURE_OFFSET}
 
 
 def check_cut(cut: Cut, segments: SegmentMap) -> None:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from tailrace.common.stream_cut import pairs_of_positions
-from tailrace.controller.metadata.epochs import without_future
+from tailrace.common.stream_cut import pairs_of_positions, without_future
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import WriteConflictError
+from tailrace.common.stream_cut import without_future
 from tailrace.controller.metadata.changes import Change, Snapshot
-from tailrace.controller.metadata.epochs import epoch_span, segments_of, wholly_before, without_future
+from tailrace.controller.metadata.epochs import epoch_span, segments_of, wholly_before
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.policies import ranges_for_policy
 from tailrace.controller.metadata.transitions import finished, scaling

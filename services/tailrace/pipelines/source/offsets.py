@@ -1,8 +1,9 @@
 """Positions in streams, as the offsets of a streaming query (docs/spark.md#offsets). Pure.
 
 Spark keeps them as JSON in the checkpoint: ``{"scope/stream": {"segment id": offset}}``, keys in order. For each stream
-it is a stream cut: what lies before it was read. Spark keeps where a batch ends, and the next one begins there. So the
-end of a query's first batch has also where that begins, as ``"from"``: head and tail move until it is repeated.
+it is a stream cut: what lies before it was read. A segment that was read to its end has its length, not −1. Spark keeps
+where a batch ends, and the next one begins there. So the end of a query's first batch has also where that begins, as
+``"from"``: head and tail move until it is repeated.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tailrace.client.model import StreamName
 from tailrace.common.errors import BadRequestError
+from tailrace.common.stream_cut import without_future
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +40,8 @@ def to_offset(positions: Positions, begin: Positions | None = None) -> dict[str,
 def from_offset(offset: object, streams: Sequence[StreamName] | None) -> Positions:
     """Return the positions of an offset, which must be of these streams; None: of any.
 
+    Segments that were not reached (−1) are left out: older versions wrote the cut of the option ``start`` unchanged.
+
     Raises:
         BadRequestError: it is not an offset of this source, or is one of other streams.
     """
@@ -51,7 +55,7 @@ def from_offset(offset: object, streams: Sequence[StreamName] | None) -> Positio
         if not isinstance(cut, Mapping):
             raise BadRequestError(f"the checkpoint has no position in {stream}")
         try:
-            positions[stream] = {int(identifier): int(each) for identifier, each in cut.items()}
+            positions[stream] = without_future({int(identifier): int(each) for identifier, each in cut.items()})
         except (TypeError, ValueError) as error:
             raise BadRequestError(f"the checkpoint has no position in {stream}: {error}") from error
     if streams is not None and set(positions) != set(streams):

@@ -22,7 +22,7 @@ from tailrace.common.errors import (
     SegmentGoneError,
     SegmentTruncatedError,
 )
-from tailrace.common.stream_cut import StreamCut, pairs_of_positions
+from tailrace.common.stream_cut import StreamCut, pairs_of_positions, without_future
 from tailrace.common.stream_policies import StreamDataRetention
 from tailrace.common.task_groups import gather_bounded
 from tailrace.pipelines.source.options import HEAD, TAIL, Moment
@@ -82,7 +82,7 @@ class Navigator:
             return await self.cut_before(stream, where) or await self.context.controller.head_segments(stream)
         assert not isinstance(where, str)
         await self.check_cut(stream, where)
-        return dict(where.positions)
+        return without_future(where.positions)
 
     async def cut_before(self, stream: StreamName, moment: Moment) -> dict[int, int] | None:
         """Return the newest recorded cut of a time or before it; None: there is none, or the head is after it."""
@@ -129,8 +129,8 @@ class Navigator:
         for each, info in infos.items():
             size = sizes[each] if info is None else info.length
             length = UNLIMITED_OFFSET if size is None else size
-            first = offset_of_cut(start, each, 0, length)
-            last = min(length, offset_of_cut(end, each, length, length))
+            first = offset_of_cut(start, each, 0)
+            last = min(length, offset_of_cut(end, each, length))
             if first < last:
                 extents.append(Extent(each, first, min(last, length if info is None else info.start_offset), last))
         return extents

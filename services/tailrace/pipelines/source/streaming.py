@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 from tailrace.client import BlockingClient
 from tailrace.common.errors import BadRequestError, NoSuchStreamError
 from tailrace.common.real_ports import SystemClock
-from tailrace.common.stream_cut import StreamCut
+from tailrace.common.stream_cut import StreamCut, without_future
 from tailrace.pipelines.source.ingest_times import RecordedCuts
 from tailrace.pipelines.source.offsets import begin_of, from_offset, to_offset
 from tailrace.pipelines.source.options import HEAD
@@ -155,9 +155,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         client, navigator = self._connected()
         (stream,) = self._options.streams
         client.run(navigator.check_cut(stream, end))
-        if client.run(navigator.is_beyond(stream, positions[stream], end.positions)):
+        reached = without_future(end.positions)
+        if client.run(navigator.is_beyond(stream, positions[stream], reached)):
             raise BadRequestError(f"the query has read stream {stream} beyond the cut of the option end already")
-        self._ends = {stream: dict(end.positions)}
+        self._ends = {stream: reached}
         self._is_checked = True
 
     def prepareForTriggerAvailableNow(self) -> None:

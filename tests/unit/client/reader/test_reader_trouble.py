@@ -203,18 +203,16 @@ async def test_a_slice_of_a_dropped_segment_is_not_empty_but_an_error(store: Any
         [events async for events in read_slice(context, SegmentSlice(SEGMENT, 0, 9))]
 
 
-async def test_slices_leave_out_what_a_cut_says_was_read_to_its_end(
+async def test_slices_have_all_of_a_segment_that_the_start_has_not_reached(
     store: Any, controller: Any, context: ClientContext
 ) -> None:
-    """Checkpoints hold −1 for a sealed segment that was read to its end (docs/protocol/reader-group-state.md#state)."""
+    """That is what −1 says in a cut (docs/protocol/naming.md#stream-cuts); of such an end they have nothing."""
     controller.begin((0, 0.0, 0.5), (1, 0.5, 1.0))
     fill(store, 0, b"a", b"b")
     fill(store, 1, b"c", b"d")
-    assert await slices_between(context, STREAM, {0: -1, 1: 9}) == [SegmentSlice(STREAM.segment(1), 9, 18)]
-    assert await slices_between(context, STREAM, None, {0: -1, 1: 9}) == [
-        SegmentSlice(SEGMENT, 0, 18),
-        SegmentSlice(STREAM.segment(1), 0, 9),
-    ]
+    first, second = SegmentSlice(SEGMENT, 0, 18), STREAM.segment(1)
+    assert await slices_between(context, STREAM, {0: -1, 1: 9}) == [first, SegmentSlice(second, 9, 18)]
+    assert await slices_between(context, STREAM, None, {0: -1, 1: 9}) == [SegmentSlice(second, 0, 9)]
 
 
 async def test_an_end_within_an_event_ends_the_reading(

@@ -12,6 +12,7 @@ from harness.epoch_histories import EpochHistory, histories, histories_with_cuts
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import segment_id
 from tailrace.common.ranges import KeyRange, covers_exactly, split_range
+from tailrace.common.stream_cut import without_future
 from tailrace.controller.metadata import epochs as algebra
 
 
@@ -135,7 +136,7 @@ def test_future_segments_must_follow_reached_ones() -> None:
     algebra.check_cut({0: 5, one: -1, two: -1}, history.segments)
     with pytest.raises(BadRequestError, match="future"):
         algebra.check_cut({0: -1, one: 0, two: 0}, history.segments)
-    assert algebra.without_future({0: 5, one: -1}) == {0: 5}
+    assert without_future({0: 5, one: -1}) == {0: 5}
 
 
 def test_a_cut_before_and_after_the_same_segment_is_no_position() -> None:
