@@ -8,14 +8,14 @@ from __future__ import annotations
 import datetime
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.common import limits
 from tailrace.pipelines.source.offsets import from_offset
 from tailrace.pipelines.source.plan import slices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tailrace.pipelines.source.offsets import Positions
 
@@ -23,9 +23,28 @@ _MS: Final = 1000
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
+class SourceBatch(NamedTuple):
+    """What a batch has of one source of its query: rows, and where they begin and end; no start is not known."""
+
+    rows: int
+    start: Positions | None
+    end: Positions
+
+    @property
+    def read_bytes(self) -> int:
+        """Return what was read; 0 without a start."""
+        return 0 if self.start is None else sum(each.end - each.start for each in slices(self.start, self.end))
+
+
+def source_batch(source: Mapping[str, Any]) -> SourceBatch:
+    """Return what Spark reports of a source. Raises BadRequestError: it is of another kind, or has no position yet."""
+    start, end = source["startOffset"], from_offset(source["endOffset"], None)
+    return SourceBatch(int(source["numInputRows"]), from_offset(start, None) if start else None, end)
+
+
 @dataclass
 class QueryProgress:
-    """What a streaming query has read, the position behind it, and the lag at the last measurement."""
+    """What a streaming query has read of its streams, the positions behind it, and the lag at the last measurement."""
 
     batches: int = 0
     rows: int = 0
@@ -33,8 +52,9 @@ class QueryProgress:
     bytes_per_s: int = 0
     last_batch_ms: int | None = None
     """When Spark reported the last batch, in ms since 1970: it does so when the checkpoint has the batch."""
-    reached: tuple[Positions | None, int] = (None, 0)
-    """The position, and the bytes read up to there: one value, because two threads read and write it."""
+    reached: tuple[tuple[Positions, ...], int] = ((), 0)
+    """The position in each of its sources that read streams, and the bytes read up to there: one value, because two
+    threads read and write it."""
     has_ended: bool = False
     lag_bytes: int | None = None
     lag_s: int | None = None
@@ -42,11 +62,10 @@ class QueryProgress:
     """When the stream was measured, in ms since 1970, and how many bytes had been written then. Of those times at which
     it had no more than what was read, only the last one is kept; of the others, the ones in between may be left out."""
 
-    def add_batch(self, *, rows: int, start: object, end: object, duration_ms: int, now_ms: int) -> None:
-        """Count a batch between two offsets of the data source. Raises BadRequestError: one is no offset."""
-        last = from_offset(end, None)
-        read_bytes = sum(each.end - each.start for each in slices(from_offset(start, None), last)) if start else 0
-        self.reached = (last, self.reached[1] + read_bytes)
+    def add_batch(self, sources: Sequence[SourceBatch], *, duration_ms: int, now_ms: int) -> None:
+        """Count a batch once, and what it has of all sources that read streams."""
+        rows, read_bytes = sum(each.rows for each in sources), sum(each.read_bytes for each in sources)
+        self.reached = (tuple(each.end for each in sources), self.reached[1] + read_bytes)
         self.batches += 1
         self.rows += rows
         self.last_batch_ms = now_ms
@@ -63,7 +82,7 @@ class QueryProgress:
         self.has_ended = True
 
     def measured(self, unread_bytes: int, read_bytes: int, began_ms: int) -> None:
-        """Note the lag of a position that was reached with `read_bytes`; `began_ms`: before the stream was asked.
+        """Note the lag of positions that were reached with `read_bytes`; `began_ms`: before the stream was asked.
 
         The oldest unread byte was written after the last time that the stream had no more than what was read. Before
         the first such time its age is not known.
@@ -103,7 +122,7 @@ class RunProgress:
             batches=sum(each.batches for each in ended),
             rows=sum(each.rows for each in ended),
             last_batch_ms=max((each.last_batch_ms for each in ended if each.last_batch_ms is not None), default=None),
-            reached=(None, sum(each.reached[1] for each in ended)),
+            reached=((), sum(each.reached[1] for each in ended)),
             has_ended=True,
         )
         running = {identifier: each for identifier, each in queries.items() if not each.has_ended}

@@ -23,7 +23,7 @@ from tailrace.common.errors import TailraceError
 from tailrace.common.http import listen, serve_app
 from tailrace.common.real_ports import SystemClock
 from tailrace.common.task_groups import running
-from tailrace.pipelines.pod.progress import RunProgress
+from tailrace.pipelines.pod.progress import RunProgress, source_batch
 from tailrace.pipelines.source.plan import slices
 from tailrace.pipelines.source.positions import Navigator, ReadLimits
 
@@ -98,25 +98,23 @@ class Listener(StreamingQueryListener):
         self._progress.start(str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Count a batch of a query that reads a stream."""
+        """Count a batch of a query that reads streams. Its sources of other kinds do not count."""
         found = json.loads(event.progress.json)
-        if len(found["sources"]) != 1:
-            return
-        source, rows = found["sources"][0], int(found["numInputRows"])
-        query = self._progress.of(found["runId"])
-        if rows == 0 and source["startOffset"] == source["endOffset"]:
+        query, sources = self._progress.of(found["runId"]), found["sources"]
+        if int(found["numInputRows"]) == 0 and all(each["startOffset"] == each["endOffset"] for each in sources):
             query.set_idle()
             return
-        try:
-            query.add_batch(
-                rows=rows,
-                start=source["startOffset"],
-                end=source["endOffset"],
-                duration_ms=int(found["durationMs"].get("triggerExecution", 0)),
-                now_ms=self._clock.now_ms(),
-            )
-        except TailraceError as error:  # a source of another kind
-            _LOG.warning("progress_not_understood", reason=str(error))
+        read, reason = [], ""
+        for each in sources:
+            try:
+                read.append(source_batch(each))
+            except TailraceError as error:
+                reason = str(error)
+        if not read:
+            _LOG.warning("progress_not_understood", reason=reason)
+            return
+        duration_ms = int(found["durationMs"].get("triggerExecution", 0))
+        query.add_batch(read, duration_ms=duration_ms, now_ms=self._clock.now_ms())
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Note that there is nothing to read."""
@@ -137,14 +135,14 @@ async def _measure(progress: RunProgress, client: Client) -> NoReturn:
 
 
 async def measure(query: QueryProgress, navigator: Navigator, clock: Clock) -> None:
-    """Measure the lag of a query that has read something. A failure is logged."""
-    position, read_bytes = query.reached
+    """Measure the lag of a query that has read something, over its sources. A failure is logged."""
+    positions, read_bytes = query.reached
     began_ms = clock.now_ms()
-    if position is None:
+    if not positions:
         return
     try:
         async with asyncio.timeout(limits.PIPELINE_LAG_DEADLINE_S):
-            unread = await unread_bytes(navigator, position)
+            unread = sum([await unread_bytes(navigator, each) for each in positions])
         query.measured(unread, read_bytes, began_ms)
     except (TailraceError, TimeoutError) as error:
         _LOG.info("lag_not_measured", reason=str(error) or "no answer in time")

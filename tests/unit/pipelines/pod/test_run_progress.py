@@ -2,14 +2,17 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
-from tailrace.pipelines.pod.progress import RunProgress
-from tailrace.pipelines.pod.status_server import Listener
+from tailrace.common.real_ports import SystemClock
+from tailrace.pipelines.pod.progress import RunProgress, source_batch
+from tailrace.pipelines.pod.status_server import Listener, measure
+from tailrace.pipelines.source.offsets import Positions
 
 START = 1_767_323_045_000
 
@@ -25,12 +28,16 @@ def of(*queries: str) -> RunProgress:
     return progress
 
 
+def source(rows: int, start: object, end: object) -> dict[str, object]:
+    """A source in the progress of a query. Spark writes JSON, and null where a source has no offset."""
+    return {"numInputRows": rows, "startOffset": start, "endOffset": end}
+
+
 def batch(
     progress: RunProgress, start: int, end: int, rows: int, at_s: int, duration_ms: int = 2000, query: str = QUERY
 ) -> None:
-    offsets = ({"a/b": {"0": start}}, {"a/b": {"0": end}})
-    now_ms = START + 1000 * at_s
-    progress.of(query).add_batch(rows=rows, start=offsets[0], end=offsets[1], duration_ms=duration_ms, now_ms=now_ms)
+    read = source_batch(source(rows, {"a/b": {"0": start}}, {"a/b": {"0": end}}))
+    progress.of(query).add_batch([read], duration_ms=duration_ms, now_ms=START + 1000 * at_s)
 
 
 def test_batches_add_up_and_rates_are_of_the_last_one() -> None:
@@ -81,15 +88,13 @@ def test_an_age_stays_known_however_long_the_lag_is(monkeypatch: pytest.MonkeyPa
 
 def test_a_query_without_a_first_offset_has_read_nothing_yet() -> None:
     progress = of(QUERY)
-    progress.of(QUERY).add_batch(rows=0, start=None, end={"a/b": {"0": 10}}, duration_ms=5, now_ms=START)
-    position, read_bytes = progress.of(QUERY).reached
-    assert read_bytes == 0
-    assert position is not None
+    progress.of(QUERY).add_batch([source_batch(source(0, None, {"a/b": {"0": 10}}))], duration_ms=5, now_ms=START)
+    assert progress.of(QUERY).reached == (({StreamName("a", "b"): {0: 10}},), 0)
 
 
 def test_another_source_s_offset_is_refused() -> None:
     with pytest.raises(BadRequestError):
-        of(QUERY).of(QUERY).add_batch(rows=1, start=None, end=5, duration_ms=1, now_ms=START)
+        source_batch(source(1, None, 5))
 
 
 def test_the_lag_is_that_of_the_query_that_is_furthest_behind() -> None:
@@ -148,8 +153,8 @@ def test_a_query_that_starts_again_before_its_last_end_is_reported_loses_no_batc
     first, second = (SimpleNamespace(id=QUERY, runId=run) for run in ("first", "second"))
 
     def ends_batch(run: str, start: int, end: int) -> SimpleNamespace:
-        source = {"startOffset": {"a/b": {"0": start}}, "endOffset": {"a/b": {"0": end}}}
-        found = {"id": QUERY, "runId": run, "sources": [source], "numInputRows": 10, "durationMs": {}}
+        read = source(10, {"a/b": {"0": start}}, {"a/b": {"0": end}})
+        found = {"id": QUERY, "runId": run, "sources": [read], "numInputRows": 10, "durationMs": {}}
         return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(found)))
 
     listener.onQueryStarted(first)
@@ -161,3 +166,73 @@ def test_a_query_that_starts_again_before_its_last_end_is_reported_loses_no_batc
     found = progress.as_json()
     assert (found["batches"], found["rows"], found["bytes"]) == (3, 30, 1700)
     assert [each.has_ended for each in progress.to_measure()] == [False], "the second run goes on"
+
+
+class Navigator:
+    """Streams of which some bytes are unread behind each position, in one segment."""
+
+    def __init__(self, tails: dict[str, int]) -> None:
+        self._tails = {StreamName.parse(name): length for name, length in tails.items()}
+
+    async def advance(self, positions: Positions, bounds: object, ends: object) -> Positions:
+        return {stream: {0: self._tails[stream]} for stream in positions}
+
+
+def report(*sources: dict[str, Any]) -> SimpleNamespace:
+    """The progress of a query after a batch."""
+    rows = sum(each["numInputRows"] for each in sources)
+    found = {"runId": QUERY, "sources": sources, "numInputRows": rows, "durationMs": {"triggerExecution": 1000}}
+    return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(found)))
+
+
+async def test_of_a_query_with_several_sources_all_that_are_streams_count() -> None:
+    """As of a join; a stream may be there twice. Rates of Spark's own source do not count, its batches do."""
+    progress = of(QUERY)
+    listener: Any = Listener(progress)
+    listener.onQueryProgress(
+        report(
+            source(10, None, {"a/b": {"0": 500}}), source(20, {"a/c": {"0": 0}}, {"a/c": {"0": 600}}), source(7, 0, 7)
+        )
+    )
+    listener.onQueryProgress(
+        report(
+            source(5, {"a/b": {"0": 500}}, {"a/b": {"0": 700}}),
+            source(0, {"a/c": {"0": 600}}, {"a/c": {"0": 600}}),
+            source(0, 7, 7),
+        )
+    )
+    listener.onQueryProgress(
+        report(
+            source(0, {"a/b": {"0": 700}}, {"a/b": {"0": 700}}),
+            source(0, {"a/c": {"0": 600}}, {"a/c": {"0": 600}}),
+            source(3, 7, 10),
+        )
+    )
+    found = progress.as_json()
+    assert (found["batches"], found["rows"], found["bytes"]) == (3, 35, 800)
+    await measure(progress.of(QUERY), cast("Any", Navigator({"a/b": 740, "a/c": 602})), SystemClock())
+    assert progress.as_json()["lagBytes"] == 42
+    both = {"a/b": {"0": 740}}
+    listener.onQueryProgress(
+        report(source(1, {"a/b": {"0": 700}}, both), source(1, {"a/b": {"0": 0}}, {"a/b": {"0": 1}}))
+    )
+    await measure(progress.of(QUERY), cast("Any", Navigator({"a/b": 740})), SystemClock())
+    assert progress.as_json()["lagBytes"] == 739
+
+
+def test_a_query_of_which_no_source_is_a_stream_is_not_counted() -> None:
+    progress = of(QUERY)
+    listener: Any = Listener(progress)
+    listener.onQueryProgress(report(source(7, 0, 7), source(2, None, {"topic": {"0": 5}}), source(1, None, None)))
+    assert progress.as_json()["batches"] == 0
+
+
+def test_a_query_with_several_sources_is_idle_when_all_of_them_are() -> None:
+    progress = of(QUERY)
+    listener: Any = Listener(progress)
+    same = {"a/b": {"0": 500}}
+    listener.onQueryProgress(report(source(10, {"a/b": {"0": 0}}, same), source(0, same, same)))
+    assert progress.as_json()["rowsPerSecond"] == 10
+    listener.onQueryProgress(report(source(0, same, same), source(0, same, same)))
+    found = progress.as_json()
+    assert (found["batches"], found["rowsPerSecond"]) == (1, 0)
