@@ -87,7 +87,7 @@ def test_a_table_is_read_from_tier_2_and_its_rest_from_the_store(
     client.streams.scale_to(stream, 3)
     write(client, stream, range(3500, 4000))
     assert numbers(table()) == list(range(4000))
-    assert numbers(table(direct="never")) == list(range(4000))
+    assert numbers(table(direct="never", tier2=str(tmp_path))) == list(range(4000)), "no Tier 2 is looked at"
     places = [(row["epoch"], row["segment"], row["offset"], row["value"]) for row in table().collect()]
     assert sorted(places) == sorted(
         (row["epoch"], row["segment"], row["offset"], row["value"]) for row in table(direct="never").collect()

@@ -8,13 +8,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
 from tailrace.cli.demo.server import Endpoints
 from tailrace.client import BlockingClient, ScalingPolicy, StreamConfig, StreamName
 from tailrace.pipelines.jobs.checkpoint import query_with_batches
+from tailrace.pipelines.sink.options import parse_options
 from tailrace.pipelines.sink.query_table import find_record
+from tailrace.pipelines.sink.task import write_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,6 +140,20 @@ def test_at_least_once_writes_every_event(
     write(client, streams[0], range(500))
     Copy(spark, server, streams, tmp_path, delivery="atLeastOnce").run()
     assert by_key(client, streams[1]) == expected(range(500))
+    query = query_with_batches(spark, str(tmp_path)) or ""
+    record = client.run(find_record(client.context, StreamName.parse(streams[1]), query))
+    assert record is None, "only a batch that is written once has a record"
+
+
+@pytest.mark.parametrize(("delivery", "is_readable"), [("atLeastOnce", True), ("exactlyOnce", False)])
+def test_at_least_once_can_be_read_before_the_batch_is_committed(
+    server: Endpoints, client: BlockingClient, streams: tuple[str, str], delivery: str, is_readable: bool
+) -> None:
+    given = {"controller": server.controller, "stream": streams[1], "delivery": delivery}
+    rows = pa.record_batch({"value": [_event(number) for number in range(50)]})
+    message = write_task(parse_options(given, streaming=True), "", "run", iter([rows]))
+    assert (message.transaction is None) == is_readable
+    assert len(events(client, streams[1])) == (50 if is_readable else 0)
 
 
 def test_a_sealed_stream_fails_the_query_and_leaves_nothing(

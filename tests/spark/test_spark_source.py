@@ -116,7 +116,7 @@ def test_a_table_between_two_cuts_and_over_a_scale(
     write(client, stream, range(300, 400))
     found = table(spark, server, stream, start=first, end=second).collect()
     assert sorted(json.loads(row["value"])["n"] for row in found) == list(range(100, 300))
-    with pytest.raises(PySparkException):
+    with pytest.raises(PySparkException, match="cut `from` lies after cut `to`"):
         table(spark, server, stream, start=second, end=first).collect()
 
 

@@ -228,3 +228,10 @@ def test_groups_are_consecutive_and_no_larger_than_they_must_be(lengths: list[in
     assert all(sum(group) >= least for group in sizes[:-1])
     assert all(sum(group[:-1]) < max(least, 1) for group in sizes)
     assert least > 0 or [len(group) for group in sizes] == [1] * len(lengths)
+
+
+@pytest.mark.parametrize(("direct", "is_read", "is_only"), [("auto", 1, 0), ("always", 1, 1), ("never", 0, 0)])
+def test_direct_says_whether_a_table_looks_at_tier_2(direct: str, is_read: int, is_only: int) -> None:
+    given = {"controller": "tcp://c:9090", "stream": "s/t", "tier2": "/data/tier2", "direct": direct}
+    parsed = parse_options(given, streaming=False)
+    assert (parsed.tier2 is not None, parsed.direct_only) == (is_read, is_only)
