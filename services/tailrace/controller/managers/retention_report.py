@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common.errors import BadRequestError, UnavailableError
+from tailrace.common.stream_cut import without_future
 from tailrace.controller.managers.retention_places import CutMissingError, Places
-from tailrace.controller.metadata.epochs import without_future
 from tailrace.controller.retention.decision import Place, count_until
 from tailrace.controller.retention.retention_set import oldest_ms, written_before_ms
 
