@@ -35,11 +35,5 @@ def table_key_position(primary_key: bytes) -> float:
     return _to_unit_interval(murmur3_128(primary_key, TABLE_SEED)[0])
 
 
-def attribute_uuid(name: str) -> uuid.UUID:
-    """Return the id of a named segment attribute (docs/protocol/naming.md#segment-attributes)."""
-    h1, h2 = murmur3_128(name.encode("utf-16-le"), 817748169)
-    return uuid.UUID(bytes=struct.pack("<QQ", h1, h2))
-
-
 REVISION_MARK: Final = uuid.UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5")
 """The attribute that holds a revisioned stream's mark (docs/protocol/naming.md#segment-attributes)."""

@@ -19,7 +19,6 @@ __all__ = [
     "TableDelta",
     "TableEntry",
     "TableKey",
-    "TableSegmentDetails",
     "UUIDPair",
 ]
 
@@ -53,16 +52,6 @@ class TableDelta(NamedTuple):
     should_clear: bool
     reached_end: bool
     last_position: int
-
-
-@dataclass(frozen=True, slots=True)
-class TableSegmentDetails:
-    """Properties of a table segment; ``key_length`` 0 is the hash layout."""
-
-    start_offset: int
-    length: int
-    entry_count: int
-    key_length: int
 
 
 class UUIDPair(NamedTuple):

@@ -88,12 +88,3 @@ def _joined(ranges: Sequence[KeyRange]) -> list[KeyRange] | None:
         else:
             result.append(item)
     return result
-
-
-def elementary_edges(ranges: Iterable[KeyRange]) -> list[float]:
-    """Return the sorted distinct edges; between two neighbours every range is wholly inside or outside."""
-    edges: dict[float, None] = {}
-    for item in ranges:
-        edges[item.low] = None
-        edges[item.high] = None
-    return sorted(edges)

@@ -147,11 +147,6 @@ class Receiver:
         assert self._view is not None
         return self._view
 
-    @property
-    def pending_bytes(self) -> int:
-        """Return the number of received bytes that were not returned as frames yet."""
-        return self._end - self._scan
-
     def may_receive(self) -> bool:
         """Return whether the whole frame in receipt has room; takes a promise for it if needed."""
         if self._view is None:

@@ -39,13 +39,11 @@ def test_merging_is_recording_all(first: list[float], second: list[float]) -> No
     assert merged.count == together.count
     assert merged.maximum_s == together.maximum_s
     if together.count:
-        assert math.isclose(merged.mean_s, together.mean_s)
         assert [merged.percentile_s(s) for s in (0.1, 0.5, 1.0)] == [together.percentile_s(s) for s in (0.1, 0.5, 1.0)]
 
 
 def test_an_empty_histogram_has_no_percentiles() -> None:
     assert math.isnan(LatencyHistogram().percentile_s(0.5))
-    assert math.isnan(LatencyHistogram().mean_s)
 
 
 def test_counts_weigh() -> None:
@@ -54,18 +52,6 @@ def test_counts_weigh() -> None:
     histogram.record(1.0)
     assert histogram.percentile_s(0.999) < 0.0011
     assert histogram.percentile_s(1.0) == 1.0
-
-
-def test_a_pause_counts_for_all_that_it_held_up() -> None:
-    """A loop that sends every ms and pauses for 100 ms once: only the correction shows the pause."""
-    corrected, plain = LatencyHistogram(), LatencyHistogram()
-    for latency in [0.0001] * 900 + [0.1]:
-        corrected.record_corrected(latency, 0.001)
-        plain.record(latency)
-    assert plain.percentile_s(0.99) < 0.00011
-    assert corrected.count == 900 + 100
-    assert 0.088 < corrected.percentile_s(0.99) < 0.093
-    assert corrected.percentile_s(1.0) == 0.1
 
 
 @given(st.floats(0, 1000), st.floats(1, 1e6), st.integers(0, 10_000_000))

@@ -1,12 +1,14 @@
 """The routing hash gives the Java client's numbers (docs/protocol/naming.md#routing)."""
 
+import struct
+import uuid
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.client.hashing import (
     REVISION_MARK,
-    attribute_uuid,
     key_position,
     murmur3_128,
     table_key_position,
@@ -28,7 +30,9 @@ def test_check_values_of_the_routing_hash(key: str, position: float) -> None:
 
 
 def test_mark_attribute_is_derived_from_its_name() -> None:
-    assert attribute_uuid("RevisionStreamClientMark") == REVISION_MARK
+    """A named attribute's id is a hash of its name (docs/protocol/naming.md#segment-attributes)."""
+    halves = murmur3_128("RevisionStreamClientMark".encode("utf-16-le"), 817748169)
+    assert uuid.UUID(bytes=struct.pack("<QQ", *halves)) == REVISION_MARK
 
 
 def test_published_vectors_of_the_hash() -> None:

@@ -9,7 +9,6 @@ from tailrace.common.ranges import (
     KeyRange,
     check_range,
     covers_exactly,
-    elementary_edges,
     equal_ranges,
     is_contiguous,
     same_cover,
@@ -53,7 +52,3 @@ def test_same_cover_ignores_where_the_cuts_are() -> None:
     assert not same_cover([KeyRange(0, 0.5)], [KeyRange(0, 0.6)])
     halves = [KeyRange(0, 0.1), KeyRange(0.1, 0.2)]
     assert same_cover([KeyRange(0, 0.2), KeyRange(0.7, 0.9)], [KeyRange(0.7, 0.9), *halves])
-
-
-def test_edges_are_sorted_and_distinct() -> None:
-    assert elementary_edges([KeyRange(0.5, 1), KeyRange(0, 0.5), KeyRange(0, 1)]) == [0, 0.5, 1]

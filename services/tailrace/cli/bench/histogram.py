@@ -16,25 +16,13 @@ class LatencyHistogram:
         self._counts: dict[int, int] = {}
         self.count = 0
         self.maximum_s = 0.0
-        self._sum_s = 0.0
 
     def record(self, latency_s: float, count: int = 1) -> None:
         """Add a latency, `count` times. Less than 1 µs counts as 1 µs."""
         bucket = math.ceil(math.log2(max(latency_s, 1e-6) * 1e6) * _BUCKETS_PER_DOUBLING)
         self._counts[bucket] = self._counts.get(bucket, 0) + count
         self.count += count
-        self._sum_s += latency_s * count
         self.maximum_s = max(self.maximum_s, latency_s)
-
-    def record_corrected(self, latency_s: float, interval_s: float) -> None:
-        """Add a latency of a closed loop that sends every `interval_s`, and the latencies of requests that it delayed.
-
-        Without them a pause counts as one slow request although it delays many (coordinated omission).
-        """
-        self.record(latency_s)
-        if interval_s > 0:
-            for missed in range(1, math.floor(latency_s / interval_s + 1e-9)):
-                self.record(latency_s - missed * interval_s)
 
     def percentile_s(self, share: float) -> float:
         """Return a percentile (nearest rank), `share` in (0, 1]; NaN when empty."""
@@ -46,17 +34,11 @@ class LatencyHistogram:
                 return min(upper_s, self.maximum_s)
         raise AssertionError("the last bucket holds the last rank")
 
-    @property
-    def mean_s(self) -> float:
-        """Return the mean; NaN when empty."""
-        return self._sum_s / self.count if self.count else math.nan
-
     def merge(self, other: LatencyHistogram) -> None:
         """Add the counts of another histogram."""
         for bucket, count in other._counts.items():
             self._counts[bucket] = self._counts.get(bucket, 0) + count
         self.count += other.count
-        self._sum_s += other._sum_s
         self.maximum_s = max(self.maximum_s, other.maximum_s)
 
     def _cumulative(self) -> Iterator[tuple[float, int]]:

@@ -23,7 +23,6 @@ from tailrace.client.types import (
     TableDelta,
     TableEntry,
     TableKey,
-    TableSegmentDetails,
 )
 from tailrace.common import limits
 from tailrace.common.errors import (
@@ -307,11 +306,6 @@ class SegmentClient:
             c.SegmentDeleted,
             _when(NoSuchSegmentError, c.SegmentDeleted(0, name)),
         )
-
-    async def table_info(self, name: str) -> TableSegmentDetails:
-        """Return the properties of a table segment."""
-        reply = await self._call(name, lambda token: c.GetTableSegmentInfo(0, name, token), c.TableSegmentInfo)
-        return TableSegmentDetails(reply.start_offset, reply.length, reply.entry_count, reply.key_length)
 
     async def table_update(self, name: str, entries: Sequence[TableEntry]) -> list[int]:
         """Insert or update atomically, each entry under its version; return the new versions in the same order.

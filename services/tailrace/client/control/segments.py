@@ -85,11 +85,6 @@ class SegmentCalls(Caller):
         reply = await self._call("getSegmentsBetween", request, pb.StreamCutRangeResponse)
         return [segment.segmentId for segment in reply.segments]
 
-    async def is_segment_active(self, stream: StreamName, identifier: int) -> bool:
-        """Return whether the segment is in the active epoch."""
-        reply = await self._call("isSegmentValid", segment_id(stream, identifier), pb.SegmentValidityResponse)
-        return reply.response
-
     async def is_cut_valid(self, stream: StreamName, cut: Cut) -> bool:
         """Return whether the cut covers the key space with segments of the stream."""
         reply = await self._call("isStreamCutValid", cut_message(stream, cut), pb.StreamCutValidityResponse)

@@ -74,12 +74,6 @@ class TransactionCalls(Caller):
         request = pb.TxnRequest(streamInfo=stream_info(stream), txnId=_id_of(transaction))
         return TransactionState((await self._call("checkTransactionState", request, pb.TxnState)).state)
 
-    async def completed_transactions(self, stream: StreamName) -> dict[uuid.UUID, bool]:
-        """Return the newest completed transactions and whether each was committed."""
-        request = pb.ListCompletedTxnRequest(streamInfo=stream_info(stream))
-        reply = await self._call("listCompletedTransactions", request, pb.ListCompletedTxnResponse)
-        return {_uuid_of(item.txnId): item.status == pb.TxnResponse.COMMITTED for item in reply.response}
-
     async def note_timestamp(self, stream: StreamName, writer: str, timestamp_ms: int, position: Cut) -> None:
         """Report a writer's time and position. Raises BadRequestError when either goes back."""
         request = pb.TimestampFromWriter(writer=writer, position=cut_message(stream, position), timestamp=timestamp_ms)

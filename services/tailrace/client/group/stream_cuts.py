@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
 
 
-def cuts_of(offsets: Mapping[str, int]) -> dict[str, StreamCut]:
-    """Return cuts by ``scope/stream`` of offsets by segment name, unchanged."""
-    return {str(stream): StreamCut(stream.scope, stream.stream, cut) for stream, cut in _by_stream(offsets).items()}
-
-
 async def complete_cuts(context: ClientContext, offsets: Mapping[str, int]) -> dict[str, StreamCut]:
     """Return cuts by ``scope/stream`` of offsets in the state of a group (see the module).
 

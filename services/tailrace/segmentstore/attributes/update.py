@@ -65,11 +65,6 @@ class IndexUpdate:
     obsolete_bytes: int
     pages: Sequence[WrittenPage] = ()
 
-    @property
-    def pages_written(self) -> int:
-        """Number of pages in ``data``."""
-        return len(self.pages)
-
 
 class _Content(NamedTuple):
     """Entries of one or more future pages; `grows_right`: all added keys follow the old ones."""

@@ -9,9 +9,9 @@ import pytest
 import structlog
 
 from tailrace.client.group import publisher
-from tailrace.client.group.stream_cuts import cuts_of
 from tailrace.client.model import ReaderGroupConfig, StreamName
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, TailraceError, UnavailableError
+from tailrace.common.stream_cut import StreamCut
 from tailrace.common.stream_policies import StreamDataRetention
 
 FIRST, SECOND, THIRD = (StreamName("s", name) for name in ("a", "b", "c"))
@@ -28,8 +28,8 @@ class Group:
         config = ReaderGroupConfig(retention=StreamDataRetention.AUTOMATIC_AT_LAST_CHECKPOINT)
         self.state = SimpleNamespace(config=config, published=False, last_checkpoint=checkpoint)
 
-        async def whole_cuts(_: Any, offsets: Any) -> Any:
-            return cuts_of(offsets)
+        async def whole_cuts(_: Any, __: Any) -> Any:
+            return {str(stream): StreamCut(stream.scope, stream.stream, {0: 5}) for stream in (FIRST, SECOND, THIRD)}
 
         monkeypatch.setattr(publisher, "complete_cuts", whole_cuts)
 

@@ -39,10 +39,10 @@ async def test_batch_moves_the_page_with_the_lowest_offset_with_its_ancestors(se
     lowest = segment.state.start_offset
     page_bytes = LEAF_ENTRIES * 24 + 24
     result = await segment.apply([(key_of(3 * LEAF_ENTRIES - 1), -1)])
-    assert result.pages_written == 3, "the changed leaf, the moved leaf, the root"
+    assert len(result.pages) == 3, "the changed leaf, the moved leaf, the root"
     assert segment.state.start_offset == lowest + page_bytes
     result = await segment.apply([(key_of(LEAF_ENTRIES), -1)])
-    assert result.pages_written == 2, "the changed leaf is itself the lowest page"
+    assert len(result.pages) == 2, "the changed leaf is itself the lowest page"
     assert segment.state.start_offset > lowest + 2 * page_bytes
     assert len(await iterate(segment.state, key_of(0), key_of(10**6), 10**6, segment)) == 3 * LEAF_ENTRIES
 
@@ -52,7 +52,7 @@ async def test_finding_the_lowest_page_reads_only_what_is_rewritten(segment) -> 
     for number in random.Random(1).sample(range(30 * LEAF_ENTRIES), 50):
         segment.reads.clear()
         result = await segment.apply([(key_of(number), 0)])
-        assert len(segment.reads) == result.pages_written <= 3
+        assert len(segment.reads) == len(result.pages) <= 3
 
 
 async def test_a_batch_of_many_changes_moves_several_old_pages_while_the_index_is_long(segment) -> None:
@@ -64,7 +64,7 @@ async def test_a_batch_of_many_changes_moves_several_old_pages_while_the_index_i
     moved, largest = [], 0.0
     for _ in range(60):
         result = await segment.apply(changes)
-        moved.append(result.pages_written - changed - 1)  # besides the changed leaves and the root
+        moved.append(len(result.pages) - changed - 1)  # besides the changed leaves and the root
         largest = max(largest, segment.index_bytes / segment.state.live_bytes)
     assert min(moved) == 1, "always the lowest leaf"
     assert 1 < max(moved) <= len(changes) // limits.ATTRIBUTE_CHANGES_PER_MOVE

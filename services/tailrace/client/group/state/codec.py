@@ -109,6 +109,7 @@ CHECKPOINT_STATE: Final = Layout(
 )
 POSITION: Final = Layout(r.Position, {0: ((("positions", MapOf(SEGMENT, COMPACT_LONG)),), (("ranges", _RANGES),))})
 CHECKPOINT: Final = Layout(r.Checkpoint, {0: ((("name", TEXT), ("cuts", MapOf(TEXT, Inlined(STREAM_CUT)))),)})
+"""Used by test_group_state_codec.py only, like `POSITION`: it compares both with the bytes in the documentation."""
 
 _HEARTBEAT_MAGIC: Final = 0x54524842
 """Distinguishes our additional revisions from those that a later Pravega may define under the same number."""
@@ -249,33 +250,3 @@ def decode_record(payload: bytes | memoryview) -> tuple[bool, list[r.Update]]:
     if not updates:
         raise corrupt("reader group record without updates")
     return False, updates
-
-
-def encode_stream_cut(cut: StreamCut | None) -> bytes:
-    """Encode a stream cut; an unbounded one is empty (docs/protocol/naming.md#stream-cuts)."""
-    return b"" if cut is None else STREAM_CUT.encode(cut)
-
-
-def decode_stream_cut(data: bytes | memoryview) -> StreamCut | None:
-    """Decode a stream cut. Raises CorruptionError, FormatVersionError."""
-    return cast("StreamCut", STREAM_CUT.decode(data)) if len(data) else None
-
-
-def encode_position(position: r.Position) -> bytes:
-    """Encode a reader's position."""
-    return POSITION.encode(position)
-
-
-def decode_position(data: bytes | memoryview) -> r.Position:
-    """Decode a reader's position. Raises CorruptionError, FormatVersionError."""
-    return cast("r.Position", POSITION.decode(data))
-
-
-def encode_checkpoint(checkpoint: r.Checkpoint) -> bytes:
-    """Encode a checkpoint."""
-    return CHECKPOINT.encode(checkpoint)
-
-
-def decode_checkpoint(data: bytes | memoryview) -> r.Checkpoint:
-    """Decode a checkpoint. Raises CorruptionError, FormatVersionError."""
-    return cast("r.Checkpoint", CHECKPOINT.decode(data))
