@@ -84,6 +84,7 @@ async def goes_on(server: Server, history: History, seed: int) -> None:
         async with workload.running():
             await asyncio.sleep(LOAD_S / 2)
         await workload.settle()
+        assert not workload.unexpected, workload.unexpected[:20]
         await check(client, history)
 
 
