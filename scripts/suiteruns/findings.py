@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from suiteruns.catalogue import FUZZ_RUNS, FUZZ_SECONDS, GROUPS, NEED_A_HOST, REPOSITORY, SIMULATOR, Plan
+from suiteruns.catalogue import FUZZ_RUNS, FUZZ_SECONDS, GROUPS, REPOSITORY, SIMULATOR, Plan
 from suiteruns.scheduler import Job
 
 COLLECT_LIMIT_S = 300
@@ -20,7 +20,7 @@ SLOWEST = 30
 TESTS = REPOSITORY / "tests"
 TROUBLE_LINES, TROUBLE_CHARACTERS = 12, 400
 """How much of an error is reported, and of a line of it."""
-CHOOSES_CASES = ("cli", "compat/python", "crash", "e2e/kubernetes", "e2e/pods", "spark")
+CHOOSES_CASES = ("cli", "compat/python", "crash", "e2e/kubernetes", "e2e/pods", "images", "spark")
 """Suites whose long form has more cases, by files that are left out or by parameters."""
 _READS_PROFILE = re.compile(r"\btest_profile\b|TAILRACE_TEST_PROFILE|\bharness\.FULL\b")
 
@@ -113,7 +113,7 @@ def not_in_this_run(names: Sequence[str], cases: Sequence[Case], plan: Plan) -> 
     if "fuzz" in names:
         minutes = FUZZ_SECONDS // 60
         lines.append(f"{minutes} minutes of fuzzing from a fresh seed; here {FUZZ_RUNS} inputs of each target")
-    shorter = [path for name in names if name not in NEED_A_HOST for path in _shorter_inside(TESTS / name)]
+    shorter = [path for name in names for path in _shorter_inside(TESTS / name)]
     if shorter:
         lines.append(f"long forms within cases of {', '.join(shorter)}")
     if any(name in names for name in ("unit", "contract", "simulation")):

@@ -216,15 +216,16 @@ def test_the_last_lines_of_a_job_without_tests_are_reported(tmp_path: Path) -> N
     assert printed[-1] == "== waits: FAILED (lint failed)"
 
 
-def test_suites_with_turns_are_looked_at_for_what_did_not_run() -> None:
+def test_suites_that_leave_something_out_are_looked_at_for_what_did_not_run() -> None:
     tests = Path(__file__).resolve().parents[2]
-    with_turns = {
+    ways = ("leave_out(", "collect_ignore", "pytest_ignore_collect", "pytest_deselected")
+    leaving_out = {
         str(path.parent.relative_to(tests))
         for path in tests.rglob("conftest.py")
-        if "daily.leave_out(" in path.read_text()
+        if any(way in path.read_text() for way in ways)
     }
-    assert "e2e/pods" in with_turns
-    assert with_turns <= set(findings.CHOOSES_CASES)
+    assert {"e2e/pods", "images"} <= leaving_out
+    assert leaving_out <= set(findings.CHOOSES_CASES)
 
 
 def test_names_and_groups() -> None:
@@ -349,10 +350,12 @@ def test_every_file_of_a_suite_runs_once() -> None:
 
 
 def test_what_did_not_run_is_named() -> None:
-    lines = findings.not_in_this_run(["unit", "e2e/kubernetes"], [], PLAN)
+    lines = findings.not_in_this_run(["unit", "e2e/kubernetes", "images"], [], PLAN)
     text = "\n".join(lines)
     assert "suites: lint, sanitize, fuzz, spec, e2e/pods, e2e/cluster, e2e/api, spark, crash, " in text
     assert "e2e/kubernetes/test_memory_bound.py: the whole file" in text
+    assert "images/test_spark_image.py: the whole file" in text
+    assert "e2e/kubernetes/test_failover.py" in lines[-2], "its faults are also without the Java client"
     assert "unit/controller/workflows/test_crashes.py" in text
     assert findings.not_in_this_run([*catalogue.GROUPS["everything"], *catalogue.SIMULATOR], [], _full()) == []
 
