@@ -21,7 +21,7 @@ def _scaling(seed: int) -> ClusterWorkload:
     main = workload.main
     main.scales, main.turns, main.pause_s = 8, 80, 0.1
     main.readers, main.rounds, main.truncations = 1, 0, 0
-    workload.lives.lives = workload.tables.lives = 0
+    workload.recreated.rounds = workload.tables.rounds = 0
     workload.knobs[limits, "WRITER_BLOCK_MAX_BYTES"] = 300
     return workload
 

@@ -44,7 +44,7 @@ def _many_commits(seed: int) -> ClusterWorkload:
     workload.controllers.steps, workload.controllers.quiet_s = {"merge_batch": 1}, 0.3
     workload.main.turns, workload.main.scales, workload.main.truncations = 5, 0, 0
     workload.main.rounds, workload.main.transactors = 4, 2
-    workload.lives.lives = workload.tables.lives = 0
+    workload.recreated.rounds = workload.tables.rounds = 0
     return workload
 
 
@@ -211,7 +211,7 @@ def _many_scales(seed: int) -> ClusterWorkload:
     workload = ClusterWorkload(seed)
     workload.main.turns, workload.main.pause_s, workload.main.scales = 80, 0.1, 8
     workload.main.readers, workload.main.checkpoint_ms = 2, 200
-    workload.main.rounds = workload.main.truncations = workload.lives.lives = workload.tables.lives = 0
+    workload.main.rounds = workload.main.truncations = workload.recreated.rounds = workload.tables.rounds = 0
     return workload
 
 
@@ -238,7 +238,7 @@ def _scale_forgets_predecessor(patch: pytest.MonkeyPatch) -> None:
 @bug(
     "segment-numbers-restart",
     ClusterWorkload,
-    checker="workloads/clusterlives.py",
+    checker="workloads/clusterrecreation.py",
     words="of the deleted stream are given out again",
 )
 def _segment_numbers_restart(patch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def _lost_answers(seed: int) -> ClusterWorkload:
     """The workload with short-lived streams mostly, and many lost calls to the store."""
     workload = ClusterWorkload(seed)
     workload.controllers.lost_call_chance, workload.controllers.has_companion = 0.1, False
-    workload.crashes = workload.tables.lives = 0
+    workload.crashes = workload.tables.rounds = 0
     workload.main.turns = workload.main.rounds = 1
     workload.main.scales = workload.main.truncations = workload.main.transactors = 0
     return workload
@@ -397,7 +397,7 @@ def _eager_sweep(seed: int) -> ClusterWorkload:
     workload = ClusterWorkload(seed)
     config = workload.controllers.config
     workload.controllers.config = dataclasses.replace(config, sweep_period_s=0.01, sweep_age_s=0.0)
-    workload.crashes = workload.tables.lives = 0
+    workload.crashes = workload.tables.rounds = 0
     workload.main.turns = workload.main.rounds = 1
     workload.main.scales = workload.main.truncations = workload.main.transactors = 0
     return workload
@@ -429,7 +429,7 @@ def _many_retags(seed: int) -> ClusterWorkload:
     """The workload with little but short-lived streams, and controllers that live long enough to use an index."""
     workload = ClusterWorkload(seed)
     workload.controller_faults, workload.crashes, workload.lost_answers = False, 0, 0.0
-    workload.lives.lives, workload.tables.lives = 4, 0
+    workload.recreated.rounds, workload.tables.rounds = 4, 0
     workload.main.turns = workload.main.rounds = 1
     workload.main.scales = workload.main.truncations = workload.main.transactors = 0
     return workload
@@ -438,7 +438,7 @@ def _many_retags(seed: int) -> ClusterWorkload:
 @bug(
     "tag-left-in-the-index",
     _many_retags,
-    checker="workloads/clusterlives.py",
+    checker="workloads/clusterrecreation.py",
     words="by tag life.* the scope lists .*stream",
 )
 def _tag_left_in_the_index(patch: pytest.MonkeyPatch) -> None:
@@ -463,7 +463,7 @@ def _tag_left_in_the_index(patch: pytest.MonkeyPatch) -> None:
 @bug(
     "tag-indexed-after-the-answer",
     _many_retags,
-    checker="workloads/clusterlives.py",
+    checker="workloads/clusterrecreation.py",
     words=r"by tag (life|later)\d+ the scope lists \[\]",
 )
 def _tag_indexed_after_the_answer(patch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from sim.knobs import silent_logs, turned
 from sim.swarm import Swarm
 from sim.violations import Violation, require
 from sim.workloads.clusterclients import GROUP, StreamClients, persist
-from sim.workloads.clusterlives import StreamLives, TableLives
 from sim.workloads.clusternodes import Controllers, SimControllerTransport, StoreNode
+from sim.workloads.clusterrecreation import RecreatedStream, RecreatedTable
 from sim.world import SimWorld
 from tailrace.client.async_client import Client
 from tailrace.client.model import StreamName
@@ -48,8 +48,8 @@ class ClusterWorkload:
             longest_s=20.0,
         )
         self.main = StreamClients(STREAM, rng)
-        self.lives = StreamLives(AGAIN, rng)
-        self.tables = TableLives(SCOPE, rng)
+        self.recreated = RecreatedStream(AGAIN, rng)
+        self.tables = RecreatedTable(SCOPE, rng)
         self.epochs: dict[int, int] = {}
         self.knobs: dict[tuple[Any, str], Any] = {
             (limits, "METADATA_BUCKETS"): 2,
@@ -66,8 +66,8 @@ class ClusterWorkload:
 
     @property
     def steps(self) -> int:
-        """Events written and read, lives and table updates."""
-        return self.main.steps + self.lives.steps + self.tables.steps
+        """Events written and read, rounds of the stream that is created again, and table updates."""
+        return self.main.steps + self.recreated.steps + self.tables.steps
 
     def run(self) -> None:
         """Raises Violation."""
@@ -161,7 +161,7 @@ class ClusterWorkload:
         await persist(lambda: client.streams.create_scope(SCOPE))
         config = StreamConfig(ScalingPolicy.fixed(self.segments))
         await persist(lambda: client.streams.create_stream(STREAM, config))
-        await asyncio.gather(self.main.live(client), self.lives.run(client), self.tables.run(client))
+        await asyncio.gather(self.main.live(client), self.recreated.run(client), self.tables.run(client))
         await self.main.check(client)
         await self._take_down(client)
         await client.close()

@@ -46,7 +46,7 @@ class Sent:
 
 @dataclass
 class Ledger:
-    """One life of one stream."""
+    """What was written to one stream, from its creation to its deletion."""
 
     name: str
     written: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))

@@ -31,12 +31,15 @@ from tailrace.common.stream_policies import ScalingPolicy, StreamConfig, StreamD
 KEYS = ["a", "b", "c"]
 
 
-class StreamLives:
-    """Several lives of one stream name, one after the other."""
+class RecreatedStream:
+    """A stream that is created, written, sealed and deleted several times under one name.
+
+    Seeds depend on the lengths of names and tags, such as ``life0``.
+    """
 
     def __init__(self, stream: StreamName, rng: random.Random) -> None:
         self.stream = stream
-        self.lives = rng.choice([0, 1, 2, 4])
+        self.rounds = rng.choice([0, 1, 2, 4])
         self.steps = 0
         self._random = rng
         self._numbers: set[int] = set()
@@ -45,17 +48,17 @@ class StreamLives:
         self._old_cut: dict[int, int] = {}
 
     async def run(self, client: Client) -> None:
-        """All lives."""
-        for life in range(self.lives):
-            await self._live(client, life)
+        """All rounds, from creation to deletion."""
+        for number in range(self.rounds):
+            await self._round(client, number)
             self.steps += 1
 
-    async def _live(self, client: Client, life: int) -> None:
+    async def _round(self, client: Client, number: int) -> None:
         rng = self._random
-        ledger = Ledger(f"life{life}")
-        await self._create(client, life)
+        ledger = Ledger(f"life{number}")
+        await self._create(client, number)
         await self._check_new(client)
-        group = await self._subscribe(client, life)
+        group = await self._subscribe(client, number)
         transactor = Transactor(client, self.stream, ledger, KEYS, rng)
         async with client.writer(self.stream) as writer:
             for _ in range(rng.randint(1, 10)):
@@ -66,17 +69,17 @@ class StreamLives:
                 with contextlib.suppress(WriteConflictError, IllegalStateError, UnavailableError):
                     await client.streams.scale_to(self.stream, rng.randint(1, 3), deadline_s=60)
             await transactor.rounds(rng.choice([0, 1]))
-        await self._retag(client, life)
+        await self._retag(client, number)
         async with client.transactional_writer(self.stream, lease_ms=LEASE_MS) as transactions:
             left = await transactor.open(transactions) if rng.random() < 0.5 else None
             await self._seal(client, ledger, transactor)
         self._old_transactions += transactor.known if left is not None else transactor.known[:1]
         await self._delete(client, group)
 
-    # -- from birth to death
+    # -- from creation to deletion
 
-    async def _create(self, client: Client, life: int) -> None:
-        config = StreamConfig(ScalingPolicy.fixed(self._random.randint(1, 3)), tags=(f"life{life}",))
+    async def _create(self, client: Client, number: int) -> None:
+        config = StreamConfig(ScalingPolicy.fixed(self._random.randint(1, 3)), tags=(f"life{number}",))
         while not await persist(lambda: client.streams.create_stream(self.stream, config)):
             if await persist(lambda: client.streams.tags(self.stream)) == config.tags:
                 break  # by an attempt whose answer was lost
@@ -84,7 +87,7 @@ class StreamLives:
         require(
             await persist(lambda: client.context.controller.stream_exists(self.stream)), "a new stream is not there"
         )
-        await self._check_listed(client, f"life{life}", listed=True)
+        await self._check_listed(client, f"life{number}", listed=True)
 
     async def _check_new(self, client: Client) -> None:
         """Nothing of an older stream of that name is visible, and no client of it can do anything.
@@ -120,26 +123,26 @@ class StreamLives:
                 continue
             raise Violation(f"{sent.name} of a deleted stream could be decided in the new one")
 
-    async def _subscribe(self, client: Client, life: int) -> str | None:
+    async def _subscribe(self, client: Client, number: int) -> str | None:
         if self._random.random() < 0.5:
             return None
-        group = f"watch{life}"
+        group = f"watch{number}"
         config = group_config({self.stream: None}, retention=StreamDataRetention.MANUAL)
         await persist(lambda: client.reader_groups(self.stream.scope).create(group, config))
         return group
 
-    async def _retag(self, client: Client, life: int) -> None:
+    async def _retag(self, client: Client, number: int) -> None:
         """Replace the configuration; lists by tag follow."""
         if self._random.random() < 0.5:
             return
         config = await persist(lambda: client.context.controller.stream_config(self.stream))
-        tagged = StreamConfig(config.scaling, tags=(f"later{life}",))
+        tagged = StreamConfig(config.scaling, tags=(f"later{number}",))
         try:
             await persist(lambda: client.streams.update_stream(self.stream, tagged))
         except IllegalStateError:
             return  # another attempt of the same call goes on
-        await self._check_listed(client, f"later{life}", listed=True)
-        await self._check_listed(client, f"life{life}", listed=False)
+        await self._check_listed(client, f"later{number}", listed=True)
+        await self._check_listed(client, f"life{number}", listed=False)
 
     async def _check_listed(self, client: Client, tag: str, *, listed: bool) -> None:
         found = await persist(lambda: client.streams.list_streams(self.stream.scope, tag=tag))
@@ -186,25 +189,25 @@ class StreamLives:
             await persist(lambda: client.streams.delete_stream(self.stream))
 
 
-class TableLives:
+class RecreatedTable:
     """A key-value table that two clients update under conditions, deleted and created again."""
 
     def __init__(self, scope: str, rng: random.Random) -> None:
-        self.lives = rng.choice([0, 0, 1, 2])
+        self.rounds = rng.choice([0, 0, 1, 2])
         self.steps = 0
         self._scope = scope
         self._random = rng
 
     async def run(self, client: Client) -> None:
-        """All lives."""
-        for life in range(self.lives):
+        """All rounds, from creation to deletion."""
+        for number in range(self.rounds):
             config = TableConfig(self._random.randint(1, 3), 4, 4)
             await persist(lambda: client.context.controller.create_table(self._scope, "table", config))  # noqa: B023
             tables = [await self._open(client) for _ in range(2)]
             found = [entry async for entry in tables[0].entries()]
             require(not found, f"a new table has entries: {found}")
-            keys = [TableKeyParts(b"%04d" % number, b"here") for number in range(3)]
-            done = await asyncio.gather(*(self._update(table, keys, f"{life}.{n}") for n, table in enumerate(tables)))
+            keys = [TableKeyParts(b"%04d" % key, b"here") for key in range(3)]
+            done = await asyncio.gather(*(self._update(table, keys, f"{number}.{n}") for n, table in enumerate(tables)))
             await self._check(tables[0], keys, [token for answers in done for token in answers])
             await persist(lambda: client.context.controller.delete_table(self._scope, "table"))
 

@@ -105,9 +105,9 @@ class FleetWorkload:
     async def _main(self) -> None:
         await self._start()
         process = self.world.process("clients")
-        course = process.spawn(self._clients(process))
-        await asyncio.wait([course])
-        course.result()
+        scenario = process.spawn(self._clients(process))
+        await asyncio.wait([scenario])
+        scenario.result()
         self._crash_everything()
         await asyncio.sleep(self.world.store.late_max_s)  # what was on its way to the store arrives
         if self.verifies:
@@ -191,7 +191,7 @@ class FleetWorkload:
         self.operator = OperatorNode(self.world, self.kubernetes, self.maps.unanswered)
         self.operator.process.spawn(self.operator.serve())
 
-    # -- the course
+    # -- the scenario
 
     async def _clients(self, process: SimProcess) -> None:
         world = self.world

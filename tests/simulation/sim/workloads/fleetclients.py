@@ -61,7 +61,7 @@ class Clients:
         self._tasks: list[asyncio.Task[None]] = []
         self._readers: list[asyncio.Task[None]] = []
 
-    # -- the course
+    # -- the scenario
 
     async def create(self) -> None:
         """Make a stream and a table."""

@@ -173,9 +173,9 @@ class ServerWorkload:
     async def _main(self) -> None:
         await self._start_server()
         clients = self.world.process("clients")
-        course = clients.spawn(self._clients())
-        await asyncio.wait([course])
-        course.result()
+        scenario = clients.spawn(self._clients())
+        await asyncio.wait([scenario])
+        scenario.result()
 
     # -- the server
 
@@ -235,7 +235,7 @@ class ServerWorkload:
         self.world.crash(server, power=power)
         self.link.server_died(server)
 
-    # -- the course
+    # -- the scenario
 
     async def _clients(self) -> None:
         client = Client(self.link, clock=self.world.clock("clients"), entropy=self.world.entropy("client"))
