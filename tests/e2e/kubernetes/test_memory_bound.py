@@ -1,4 +1,4 @@
-"""A segment store pod with 1 GiB under full load stays well below its limit, and nothing in it is killed."""
+"""The working set of a pod with 1 GiB under full load stays well below its limit, and nothing in it is killed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,10 @@ class MemoryCount:
     oom_kills: int
     """How many of its processes the kernel has killed because the limit was reached."""
     resident_peaks_bytes: int
-    """The sum of what each process that runs now once had in memory: at least the peak of all of them together."""
+    """The sum of what each process that runs now once had in memory: at least the peak of all of them together.
+
+    It has no bound: pages of files that processes share count several times, and peaks of different times are added.
+    """
 
 
 # Run in a container, with control groups of version 1 or 2.
