@@ -41,6 +41,5 @@ while read -r room; do
         echo "$room has no README.md" >&2
         status=1
     fi
-done < <(find services/tailrace operator/tailrace_operator -mindepth 1 -maxdepth 1 -type d ! -name __pycache__ ! -name '*.egg-info'
-         find services/tailrace/{segmentstore,client,controller} -mindepth 1 -maxdepth 1 -type d ! -name __pycache__)
+done < <(find services/tailrace operator/tailrace_operator -mindepth 1 -type d ! -name __pycache__ ! -name '*.egg-info')
 exit $status

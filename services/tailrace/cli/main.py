@@ -24,8 +24,8 @@ from tailrace.cli.commands import (
     stream,
     write,
 )
+from tailrace.cli.output import one_line
 from tailrace.cli.settings import DEFAULT_CONTROLLER, SETTINGS
-from tailrace.common.errors import TailraceError
 from tailrace.common.process_exit import end_process
 
 app = typer.Typer(
@@ -126,21 +126,6 @@ def _usage(error: TyperException) -> int:
     reason = " ".join(error.format_message().split())
     sys.stderr.write(f"{command}: {reason[:1].lower()}{reason[1:]} (see {command} --help)\n")
     return error.exit_code
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error as one line: the message of our own errors, and also the type of others."""
-    if isinstance(error, BaseExceptionGroup):
-        return one_line(error.exceptions[0])
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    text = " ".join(str(error).split())
-    if isinstance(error, TailraceError) and text:
-        return text
-    details = getattr(error, "details", None)
-    if callable(details):
-        text = " ".join(str(details()).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Print tables for people, JSON for programs, and progress on standard error.
+"""Print tables for people, JSON for programs, progress and errors on standard error.
 
 rich is imported at its first use, so that commands start fast.
 """
@@ -11,12 +11,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from tailrace.common.errors import TailraceError
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
 FOLDED_LENGTH: Final = 32
 """Columns with longer cells may be folded on a narrow terminal."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error as one line: the message of our own errors, and also the type of others."""
+    if isinstance(error, BaseExceptionGroup):
+        return one_line(error.exceptions[0])
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text = " ".join(str(error).split())
+    if isinstance(error, TailraceError) and text:
+        return text
+    details = getattr(error, "details", None)
+    if callable(details):
+        text = " ".join(str(details()).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def print_json(value: Any) -> None:

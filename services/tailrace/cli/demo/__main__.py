@@ -27,7 +27,7 @@ from tailrace.cli.demo.flights import Flight, cache_folder, fetch_archive, read_
 from tailrace.cli.demo.report import how_to_connect, summary
 from tailrace.cli.demo.run import READERS, run_demo
 from tailrace.cli.demo.server import ServerProcess
-from tailrace.cli.main import one_line
+from tailrace.cli.output import one_line
 from tailrace.cli.session import cancel_on
 from tailrace.common.errors import StartError
 from tailrace.common.logs import configure_notes
