@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import NoSuchScopeError, TailraceError, WriteConflictError
+from tailrace.common.errors import (
+    CorruptionError,
+    FormatVersionError,
+    NoSuchScopeError,
+    TailraceError,
+    WriteConflictError,
+)
 from tailrace.controller.metadata.metadata_store import bucket_of
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.reading import readable
@@ -36,7 +42,7 @@ class EntrySweep:
         self._context = context
         self.removed = 0
         self.failures = 0
-        """Scopes that could not be looked at, counted in each round."""
+        """Scopes that could not be looked at and entries that cannot be read, counted in each round."""
 
     async def round(self, buckets: Collection[int]) -> None:
         """Look at each entry of a stream in these buckets once. A scope that cannot be read does not stop the others.
@@ -95,6 +101,10 @@ class EntrySweep:
             removed = await listing.remove(self._context, key, root)
         except WriteConflictError:
             return  # it is created again
+        except (CorruptionError, FormatVersionError) as error:  # of this entry only: it stays
+            self.failures += 1
+            _LOG.warning("entry_of_deleted_stream_stays", stream=str(key), reason=f"{type(error).__name__}: {error}")
+            return
         if removed:
             self.removed += 1
             _LOG.info("entry_of_deleted_stream_removed", stream=str(key))

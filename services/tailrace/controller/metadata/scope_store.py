@@ -25,6 +25,7 @@ from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.metadata.changes import Change, R, Snapshot, change_records
 from tailrace.controller.metadata.metadata_store import SCOPES_TABLE, scope_table, tag_table
 from tailrace.controller.metadata.ports import NOT_EXISTS, MetadataStore, Put, Stored
+from tailrace.controller.metadata.reading import readable
 from tailrace.controller.metadata.records import Record, ScopeRecord, ScopeStreamEntry, decode, encode
 
 if TYPE_CHECKING:
@@ -126,7 +127,10 @@ class ScopeStore:
         return not found
 
     async def list_scopes(self, limit: int, token: str) -> tuple[list[str], str]:
-        """Return a page of scope names, and the token of the next page; an empty page at the end."""
+        """Return a page of scope names, and the token of the next page; an empty page at the end.
+
+        A scope whose record cannot be read is listed, too.
+        """
 
         async def page(count: int, raw: bytes) -> tuple[list[Stored], bytes]:
             return await self._metadata.entries(SCOPES_TABLE, count, raw)
@@ -217,7 +221,9 @@ class ScopeStore:
     async def list_names(self, scope: str, prefix: str, limit: int, token: str, tag: str = "") -> tuple[list[str], str]:
         """Return a page of names of one kind, of streams optionally those with a tag, and the token of the next page.
 
-        An empty page is the end. Raises NoSuchScopeError, BadRequestError (token).
+        An empty page is the end. A stream whose entry cannot be read is left out of those with a tag.
+
+        Raises NoSuchScopeError, BadRequestError (token).
         """
         owner = await self.require_existing(scope)
 
@@ -228,14 +234,19 @@ class ScopeStore:
             name = entry.key.decode()
             if not name.startswith(prefix):
                 return None
-            if tag and tag not in decode(ScopeStreamEntry, entry.value, f"scope {scope}[{name}]").tags:
-                return None
+            if tag:
+                record = readable(ScopeStreamEntry, f"scope {scope}", entry)
+                if record is None or tag not in record.tags:
+                    return None
             return name.removeprefix(prefix)
 
         return await _list(page, limit, token, name_of)
 
-    async def tags(self, scope: str, owner: ScopeRecord, streams: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return the tags of streams by their entries in the scope; those that it does not list have none."""
+    async def tags(self, scope: str, owner: ScopeRecord, streams: Sequence[str]) -> dict[str, tuple[str, ...] | None]:
+        """Return the tags of streams by their entries in the scope; those that it does not list have none.
+
+        None are the tags of a stream whose entry cannot be read: it may have any.
+        """
         table = scope_table(scope, owner.nonce)
         keys = [(STREAMS + stream).encode() for stream in streams]
 
@@ -248,20 +259,24 @@ class ScopeStore:
         except NoSuchSegmentError:
             return dict.fromkeys(streams, ())  # the scope is gone, or has never listed anything
         found = [entry for part in parts for entry in part]
-        return {
-            stream: () if entry is None else decode(ScopeStreamEntry, entry.value, f"scope {scope}[{stream}]").tags
-            for stream, entry in zip(streams, found, strict=True)
-        }
+        tags: dict[str, tuple[str, ...] | None] = {}
+        for stream, entry in zip(streams, found, strict=True):
+            record = None if entry is None else readable(ScopeStreamEntry, f"scope {scope}", entry)
+            tags[stream] = () if entry is None else None if record is None else record.tags
+        return tags
 
     async def tagged(self, scope: str, owner: ScopeRecord, token: bytes) -> tuple[list[tuple[str, str]], bytes | None]:
-        """Return the pairs of tag and stream in some entries of the scope, and where to go on; None: all were read."""
+        """Return the pairs of tag and stream in some entries of the scope, and where to go on; None: all were read.
+
+        Entries that cannot be read are left out, as they are of lists by tag.
+        """
         found, following = await self._entries(scope, owner, limits.METADATA_TABLE_PAGE_ENTRIES, token)
         pairs: list[tuple[str, str]] = []
         for entry in found:
             name = entry.key.decode()
             if name.startswith(STREAMS):
-                record = decode(ScopeStreamEntry, entry.value, f"scope {scope}[{name}]")
-                pairs += [(tag, name.removeprefix(STREAMS)) for tag in record.tags]
+                record = readable(ScopeStreamEntry, f"scope {scope}", entry)
+                pairs += [(tag, name.removeprefix(STREAMS)) for tag in (record.tags if record is not None else ())]
         return pairs, following if found else None
 
     async def list_all(self, scope: str, prefix: str, limit: int = limits.REST_PAGE_ENTRIES_MAX) -> list[str]:
@@ -305,8 +320,8 @@ class ScopeStore:
 
 
 def _scope_name(entry: Stored) -> str | None:
-    record = decode(ScopeRecord, entry.value, f"{SCOPES_TABLE}[{entry.key!r}]")
-    return None if record.deleting and record.recursive else entry.key.decode()
+    record = readable(ScopeRecord, SCOPES_TABLE, entry)
+    return None if record is not None and record.deleting and record.recursive else entry.key.decode()
 
 
 async def _list(

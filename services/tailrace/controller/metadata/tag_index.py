@@ -155,10 +155,10 @@ class TagIndex:
     async def _without_tag(
         self, scope: str, owner: ScopeRecord, pairs: Iterable[tuple[str, str]]
     ) -> list[tuple[str, str]]:
-        """Return the pairs of tag and stream of which the stream does not have the tag now."""
+        """Return the pairs of tag and stream of which the stream does not have the tag; what cannot be read may."""
         wanted = list(pairs)
         tags = await self._scopes.tags(scope, owner, list(dict.fromkeys(stream for _, stream in wanted)))
-        return [(tag, stream) for tag, stream in wanted if tag not in tags[stream]]
+        return [(tag, stream) for tag, stream in wanted if (its := tags[stream]) is not None and tag not in its]
 
     async def _having(
         self, scope: str, owner: ScopeRecord, tag: str, table: str, found: Sequence[Stored]
@@ -167,12 +167,12 @@ class TagIndex:
         records = [readable(TaggedStream, table, entry) for entry in found]
         streams = [record.stream for record in records if record is not None and record.tag == tag]
         tags = await self._scopes.tags(scope, owner, streams)
-        stale = [(tag, stream) for stream in streams if tag not in tags[stream]]
+        stale = [(tag, stream) for stream in streams if (its := tags[stream]) is not None and tag not in its]
         try:
             await self.drop(scope, owner, stale)
         except TailraceError as error:  # they are not in this answer either; the next one tries again
             _LOG.warning("stale_tags_stay", scope=scope, count=len(stale), reason=f"{type(error).__name__}: {error}")
-        return [stream for stream in streams if tag in tags[stream]]
+        return [stream for stream in streams if tag in (tags[stream] or ())]
 
     async def _make_table(self, scope: str, owner: ScopeRecord) -> bool:
         """Create a scope's index at its first tag; return False when the scope is gone."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
+import structlog
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 
 from tailrace.common import names
-from tailrace.common.errors import NoSuchStreamError
+from tailrace.common.errors import CorruptionError, FormatVersionError, NoSuchStreamError
+from tailrace.common.logs import LimitedLog
 from tailrace.controller.calls.services import ControllerServices
 from tailrace.controller.rest import models
 from tailrace.controller.rest.caller import Caller
@@ -16,6 +18,7 @@ from tailrace.controller.rest.convert import config_message, stream_property
 from tailrace.controller.rest.scaling import scaling_events
 from tailrace.rpc import controller_pb2 as pb
 
+_LOG = structlog.get_logger(__name__)
 _PREFIX = "/v1/scopes/{scope}/streams"
 
 
@@ -34,6 +37,8 @@ async def _properties(call: Caller, scope: str, stream: str) -> models.StreamPro
 
 
 def _add_collection(router: APIRouter, caller_of: Callable[[Request], Caller]) -> None:
+    log = LimitedLog(_LOG)
+
     @router.get("")
     async def list_streams(
         request: Request, scope: str, filter_type: str = "", filter_value: str = ""
@@ -54,6 +59,8 @@ def _add_collection(router: APIRouter, caller_of: Callable[[Request], Caller]) -
                     listed.append(await _properties(call, scope, name))
                 except NoSuchStreamError:
                     continue  # deleted since it was listed, or not created yet
+                except (CorruptionError, FormatVersionError) as error:  # the stream's own calls say so
+                    log.warning("stream_left_out_of_list", stream=f"{scope}/{name}", reason=str(error))
         return models.StreamsList(streams=listed)
 
     @router.post("", status_code=201)
