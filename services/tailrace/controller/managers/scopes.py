@@ -81,7 +81,7 @@ class ScopeManager:
         except NotEmptyError:
             if record is not None and record.recursive:
                 raise  # an entry was added by a creation that was running
-            await self._scopes.unmark(scope)
+            await self._scopes.unmark(scope, nonce)
 
     async def _empty(self, scope: str, nonce: bytes) -> None:
         for group in await self._scopes.list_all(scope, READER_GROUPS):

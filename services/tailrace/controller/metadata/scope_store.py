@@ -88,12 +88,12 @@ class ScopeStore:
 
         return await change_records(self._metadata, self._entropy, SCOPES_TABLE, [scope.encode()], decide)
 
-    async def unmark(self, scope: str) -> None:
-        """Cancel a deletion that found the scope in use. A recursive deletion is not cancelled."""
+    async def unmark(self, scope: str, nonce: bytes) -> None:
+        """Cancel a deletion that found the scope of that nonce in use. A recursive deletion is not cancelled."""
 
         def decide(snapshot: Snapshot) -> Change[None]:
             record = snapshot.get(ScopeRecord, scope.encode())
-            if record is None or not record.deleting or record.recursive:
+            if record is None or record.nonce != nonce or not record.deleting or record.recursive:
                 return Change(None)
             return Change(None, {scope.encode(): ScopeRecord(record.nonce, record.created_ms)})
 

@@ -333,6 +333,43 @@ async def test_a_late_deletion_leaves_the_scope_alone_that_was_created_again(zom
     await zombies.at_each_call(fill, lambda api: api.call("deleteScopeRecursive", SCOPE), check, 110)
 
 
+async def test_a_late_cancellation_leaves_the_deletion_alone_of_a_scope_that_was_created_again(
+    world: Any, make_api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The zombie found the first scope in use; the second one of the name is empty and marked for deletion."""
+    zombie, other = [make_api(await world.start(seed=seed)) for seed in (1, 2)]
+    await zombie.call("createScope", SCOPE)
+    found, go = asyncio.Event(), asyncio.Event()
+    scopes = zombie.controller.services.core.context.scopes
+    is_empty, unmark = scopes.is_empty, scopes.unmark
+
+    async def fill_after(scope: str, record: Any) -> bool:
+        monkeypatch.setattr(scopes, "is_empty", is_empty)
+        empty: bool = await is_empty(scope, record)
+        await other.call("createStream", other.config(1))  # after the look, before the scope is marked
+        return empty
+
+    async def late(*arguments: Any) -> None:
+        found.set()
+        await go.wait()
+        await unmark(*arguments)
+
+    monkeypatch.setattr(scopes, "is_empty", fill_after)
+    monkeypatch.setattr(scopes, "unmark", late)
+    doing = asyncio.ensure_future(zombie.call("deleteScope", SCOPE))
+    await found.wait()
+    await other.call("deleteScopeRecursive", SCOPE)
+    await other.call("createScope", SCOPE)
+    second, _ = world.tags()
+    nonce = (await second.require("scope")).nonce
+    await second.mark_deleting("scope", nonce, recursive=False)
+    go.set()
+    await asyncio.gather(doing, return_exceptions=True)
+    marked = await second.deletion("scope")
+    assert marked is not None, "the deletion of the empty scope was cancelled"
+    assert marked.nonce == nonce
+
+
 async def test_a_stream_stays_pending_while_one_of_two_controllers_counts_on_it(
     world: Any, make_api: Any, make_crash: Any, wait_until: Any
 ) -> None:
