@@ -130,7 +130,9 @@ class Ping:
         expires_ms = now_ms + self.lease_ms
         if expires_ms > record.max_expires_ms:
             return PingResult.MAX_EXECUTION_TIME_EXCEEDED
-        renewed = msgspec.structs.replace(record, expires_ms=expires_ms, lease_ms=self.lease_ms)
+        # Clocks of controllers differ: the end of a lease alone would not tell each renewal from all earlier ones.
+        later_ms = max(expires_ms, record.expires_ms + 1)
+        renewed = msgspec.structs.replace(record, expires_ms=later_ms, lease_ms=self.lease_ms)
         ledger.write(renewed)
         return renewed
 

@@ -169,7 +169,8 @@ class TransactionRecord(msgspec.Struct, frozen=True):
     """One transaction until it completes. The root's lists hold its state. Times are wall-clock milliseconds.
 
     ``nonce`` is random, so that a controller never takes another controller's record for its own. ``lease_ms`` is the
-    length of the lease that ``expires_ms`` ends; 0 in records of versions that did not store it.
+    length of the lease that ``expires_ms`` ends; 0 in records of versions that did not store it. Each renewal makes
+    ``expires_ms`` greater, by 1 at least, which tells it from those before.
     """
 
     transaction_id: bytes

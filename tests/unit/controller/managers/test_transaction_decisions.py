@@ -13,9 +13,10 @@ from tailrace.common import limits
 from tailrace.common.errors import OverloadedError
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
-from tailrace.controller.metadata.records import OpenShard, StreamRecord, decode, encode
+from tailrace.controller.metadata.records import OpenShard, StreamRecord, TransactionRecord, decode, encode
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.metadata.transaction_ledger import digest, shard_keys
+from tailrace.controller.workflows.transactions import expire, lease_of
 from tailrace.rpc import controller_pb2 as pb
 
 KEY = StreamKey("scope", "stream")
@@ -187,3 +188,44 @@ async def test_leases_end_of_what_another_live_controller_opened_and_left(world:
     await living.until_state(left, pb.TxnState.ABORTED)
     assert await living.state(kept) == pb.TxnState.OPEN
     assert await living.abort(kept) == OK
+
+
+@pytest.mark.parametrize("steps_ms", [[0], [0, 0, 0], [-1, 0, 1, -500, 499, 1]])
+async def test_a_renewal_differs_from_all_before_whatever_the_clocks_say(
+    world: Any, make_api: Any, steps_ms: list[int]
+) -> None:
+    """The clock of the controller that is asked is behind by the time that has passed, or goes back by itself."""
+    watching, asked = [make_api(await world.start(seed=seed)) for seed in (1, 2)]
+    await watching.setup()
+    txn = (await watching.begin()).txnId
+    transaction_id = txn.lowBits.to_bytes(16, "big")
+    context = watching.controller.services.core.context
+
+    def stored() -> Any:
+        record = decode(TransactionRecord, world.metadata.dump()[TABLE][KEY.transaction(transaction_id)], "txn")
+        return lease_of(record, context.config)
+
+    seen = [stored()]
+    for step_ms in steps_ms:
+        world.clock.ms += step_ms
+        answer = await asked.call("pingTransaction", ping(asked, txn))
+        assert answer.status == pb.PingTxnStatus.OK
+        for before in seen:
+            assert await expire(context, KEY, transaction_id, before) == stored(), "a renewed lease ended"
+        seen.append(stored())
+    assert await watching.state(txn) == pb.TxnState.OPEN
+
+
+async def test_a_renewal_that_is_made_greater_may_end_with_the_longest_life(api: Any, world: Any) -> None:
+    """What tells renewals apart takes nothing from the time that a transaction may last."""
+    await api.setup()
+    txn = (await api.begin()).txnId
+    record = TransactionRecord
+    item = KEY.transaction(txn.lowBits.to_bytes(16, "big"))
+    left_ms = decode(record, world.metadata.dump()[TABLE][item], "txn").max_expires_ms - world.clock.ms
+    world.clock.ms += left_ms - 20_000
+    for _ in range(3):
+        assert (await api.call("pingTransaction", ping(api, txn))).status == pb.PingTxnStatus.OK
+    world.clock.ms += 1
+    answer = await api.call("pingTransaction", ping(api, txn))
+    assert answer.status == pb.PingTxnStatus.MAX_EXECUTION_TIME_EXCEEDED
