@@ -119,7 +119,7 @@ class TransactionService:
 
 
 class WriterService:
-    """Store writers' times. Watermarks are not emitted yet."""
+    """Store writers' times, of which a job makes watermarks (docs/controller.md#watermarks)."""
 
     def __init__(self, core: Core) -> None:
         self._marks = MarkManager(core.context, core.cuts)
