@@ -12,7 +12,7 @@ from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.controller.metadata.reading import readable
 from tailrace.controller.metadata.records import PendingRecord
-from tailrace.controller.workflows.driver import STREAM
+from tailrace.controller.workflows.pending_mark import STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,31 +10,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
 from tailrace.common import limits
 from tailrace.common.call_deadline import restart_deadline, without_deadline
-from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError, WriteConflictError
-from tailrace.controller.metadata.metadata_store import PENDING_TABLE
-from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
-from tailrace.controller.metadata.records import PendingRecord, StreamRecord, encode
+from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.metadata.transaction_ledger import digest
 from tailrace.controller.workflows import steps
 from tailrace.controller.workflows.leases import WatchedLeases
+from tailrace.controller.workflows.pending_mark import PendingMark
 from tailrace.controller.workflows.slots import StepSlots
 from tailrace.controller.workflows.transactions import Lease, expire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from tailrace.controller.metadata.records import PendingRecord, StreamRecord
     from tailrace.controller.workflows.context import WorkflowContext
 
 _LOG = structlog.get_logger(__name__)
-STREAM: Final = "stream"
-"""The kind of streams in the table of pending work."""
 
 
 @dataclass(slots=True)
@@ -42,11 +39,9 @@ class _Worker:
     """One stream's task and its state beyond the stored records."""
 
     key: StreamKey
+    mark: PendingMark
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     holds: int = 0
-    pending_version: int | None = None
-    pending_s: float = 0.0
-    enlisting: asyncio.Lock = field(default_factory=asyncio.Lock)
     leases: WatchedLeases = field(default_factory=WatchedLeases)
     has_all_leases: bool = False
     """Whether all open transactions were read since the stream was adopted."""
@@ -109,8 +104,7 @@ class StreamDriver:
         if self._closed or (record.instance == self._context.instance and key in self._workers):
             return
         worker = self._worker(key)
-        async with worker.enlisting:
-            await self._enlist(worker)
+        await worker.mark.write()
         worker.has_all_leases, worker.reads_root = False, True
         worker.wake.set()
 
@@ -129,7 +123,10 @@ class StreamDriver:
 
     @contextlib.asynccontextmanager
     async def enlisted(self, key: StreamKey) -> AsyncIterator[None]:
-        """Wrap a change that creates work: list the stream as pending before it, and wake its task after it."""
+        """Wrap a change that creates work: list the stream as pending before it, and wake its task after it.
+
+        A change that took long lists the stream again before its call is answered (`PendingMark`).
+        """
         if self._closed:
             raise OverloadedError("the controller stops; call another one")
         is_new = key not in self._workers
@@ -138,10 +135,14 @@ class StreamDriver:
             worker.reads_root = False  # the change reads it, or writes it
         worker.holds += 1
         try:
-            async with worker.enlisting:
-                if worker.pending_version is None or self._is_old(worker):
-                    await self._enlist(worker)
+            await worker.mark.ensure()
             yield
+            await worker.mark.ensure()
+        except BaseException as error:
+            unknown = isinstance(error, UnavailableError | TimeoutError | asyncio.CancelledError)
+            if unknown or not worker.mark.is_safe:  # its task looks whether the change was written
+                worker.mark.doubt()
+            raise
         finally:
             worker.holds -= 1
             worker.wake.set()
@@ -190,20 +191,9 @@ class StreamDriver:
                 raise OverloadedError(
                     f"{self._context.config.streams_max} streams have running workflows, which is the maximum; retry"
                 )
-            worker = self._workers[key] = _Worker(key)
+            worker = self._workers[key] = _Worker(key, PendingMark(self._context, key))
             worker.task = asyncio.get_running_loop().create_task(self._run(worker), name=f"stream {key}")
         return worker
-
-    async def _enlist(self, worker: _Worker) -> None:
-        record = PendingRecord(STREAM, worker.key.scope, worker.key.stream, self._context.instance)
-        entry = Put(_pending_key(worker.key), encode(record), UNCONDITIONAL)
-        now_s = asyncio.get_running_loop().time()
-        worker.pending_version = (await self._context.store.metadata.put(PENDING_TABLE, [entry]))[0]
-        worker.pending_s = now_s
-
-    def _is_old(self, worker: _Worker) -> bool:
-        """Return whether another controller may have taken over the pending mark and removed it when idle."""
-        return asyncio.get_running_loop().time() > worker.pending_s + self._context.config.idle_s / 2
 
     async def _run(self, worker: _Worker) -> None:
         without_deadline()  # of the call that brought the work
@@ -218,8 +208,10 @@ class StreamDriver:
             if pause_s == 0:
                 continue
             idle = pause_s is None
+            if pause_s is None:  # until no change comes any more whose call failed
+                pause_s = max(self._context.config.idle_s, worker.mark.doubted_for_s)
             try:
-                async with asyncio.timeout(self._context.config.idle_s if pause_s is None else pause_s):
+                async with asyncio.timeout(pause_s):
                     await worker.wake.wait()
             except TimeoutError:
                 worker.reads_root = True
@@ -239,6 +231,8 @@ class StreamDriver:
             _note_work(worker, root)
             pause_s: float | None = None
             if root is not None and not root.is_idle:
+                if worker.mark.is_doubted:
+                    await worker.mark.ensure()
                 pause_s = await self._step(worker, root)
         worker.failures = 0
         return pause_s
@@ -348,14 +342,7 @@ class StreamDriver:
         """End an idle task, unless a call enlists the stream again. Another controller's pending mark stays."""
         if worker.holds or worker.waiters or worker.wake.is_set():
             return False
-        if worker.pending_version is not None:
-            version, worker.pending_version = worker.pending_version, None
-            try:
-                await self._context.store.metadata.remove(PENDING_TABLE, [(_pending_key(worker.key), version)])
-            except WriteConflictError:
-                _LOG.debug("stream is pending for another controller", stream=str(worker.key))
-            except UnavailableError as error:  # harmless: the next start finds no work for the stream
-                _LOG.warning("idle stream stays pending", stream=str(worker.key), error=str(error))
+        await worker.mark.remove()
         if worker.holds or worker.waiters or worker.wake.is_set():
             return False
         del self._workers[worker.key]
@@ -384,7 +371,3 @@ def _note_work(worker: _Worker, root: StreamRecord | None) -> None:
         worker.unfinished_s = None
     elif worker.unfinished_s is None:
         worker.unfinished_s = asyncio.get_running_loop().time()
-
-
-def _pending_key(key: StreamKey) -> bytes:
-    return f"{STREAM}/{key}".encode()

@@ -10,7 +10,7 @@ import pytest
 from tailrace.common import limits
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
 from tailrace.controller.metadata.records import PendingRecord
-from tailrace.controller.workflows.driver import STREAM
+from tailrace.controller.workflows.pending_mark import STREAM
 from tailrace.controller.workflows.slots import StepSlots
 from tailrace.rpc import controller_pb2 as pb
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.interception import Call, Intercepted
 from tailrace.common import limits
-from tailrace.common.errors import OverloadedError
+from tailrace.common.errors import ConnectionLostError, OverloadedError
 from tailrace.controller.metadata.metadata_store import CONTROLLERS_TABLE, PENDING_TABLE
 from tailrace.controller.metadata.records import StreamRecord, decode
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -17,6 +17,7 @@ from tailrace.rpc import controller_pb2 as pb
 
 SCOPE = pb.ScopeInfo(scope="scope")
 TABLE = pb.KeyValueTableInfo(scope="scope", kvtName="table")
+TXN = pb.TxnRequest(streamInfo=pb.StreamInfo(scope="scope", stream="stream"), txnId=pb.TxnId(highBits=0, lowBits=0))
 CALLS_MAX = 200
 """More calls than any action makes; one that makes as many would not be searched to its end."""
 QUIET_S = 0.03
@@ -392,6 +393,71 @@ async def test_a_stream_stays_pending_while_one_of_two_controllers_counts_on_it(
     pending = world.metadata.dump()[PENDING_TABLE]
     assert b"stream/scope/stream" in pending, "no controller will ever end the lease of the transaction"
     assert opened.txnId
+
+
+class SlowWrites:
+    """Holds the writes of a stream's records until they are let go; they may fail after their effect."""
+
+    def __init__(self) -> None:
+        self.holds = False
+        self.fails = False
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+
+    def wrap(self, target: Any) -> Any:
+        """The store with the writes held in front of it."""
+        return Intercepted(target, self._around)
+
+    async def _around(self, name: str, arguments: tuple[Any, ...], call: Call) -> Any:
+        held = self.holds and (name, arguments[0]) == ("put", StreamKey("scope", "stream").table)
+        if held:
+            self.reached.set()
+            await self.go.wait()
+        result = await call()
+        if held and self.fails:
+            self.holds = False
+            raise ConnectionLostError("the answer is lost")
+        return result
+
+
+@pytest.mark.parametrize("ends", ["answered", "cancelled", "answer lost"])
+async def test_a_write_that_takes_longer_than_the_mark_is_kept_leaves_no_work_unmarked(
+    ends: str, world: Any, make_api: Any, wait_until: Any
+) -> None:
+    """Another controller takes the mark over while the root is written, finds no work, and removes the mark."""
+    slow = SlowWrites()
+    writing = make_api(await world.start(slow, seed=1, idle_s=0.1, requests_deadline_s=2.0))
+    await writing.setup(1)
+
+    def is_marked() -> bool:
+        return b"stream/scope/stream" in world.metadata.dump()[PENDING_TABLE]
+
+    async def has_no_mark() -> bool:
+        return not is_marked()
+
+    async def has_mark() -> bool:
+        return is_marked()
+
+    await wait_until(has_no_mark)
+    slow.holds = True
+    doing = asyncio.ensure_future(writing.begin())
+    await slow.reached.wait()
+    assert is_marked()
+    await world.start(seed=2, idle_s=0.1)  # it adopts all marks
+    await wait_until(has_no_mark)
+    if ends == "cancelled":
+        doing.cancel()
+        await asyncio.gather(doing, return_exceptions=True)
+    slow.fails = ends == "answer lost"
+    slow.go.set()
+    if ends == "answered":
+        assert (await doing).txnId
+        assert is_marked(), "the call was answered, and no controller ends its work if this one dies"
+    await wait_until(has_mark)
+    opened = (await writing.call("checkTransactionState", TXN)).state
+    assert opened == pb.TxnState.OPEN
+    await asyncio.gather(doing, return_exceptions=True)
+    slow.holds = False
 
 
 async def test_the_same_cut_and_time_noted_twice_are_accepted(world: Any, make_api: Any, make_crash: Any) -> None:

@@ -1,0 +1,98 @@
+"""List a stream in the table of pending work as long as this controller counts on it.
+
+See docs/controller.md#how-a-change-happens.
+
+Another controller may take the mark over at any time. It removes its own mark when it has found no work for
+`ControllerConfig.idle_s`, so a mark is safe for that time after it was written, of which half is relied on. A change
+whose work was written later, or may still be, writes the mark again: the other controller's removal then either came
+before, or fails because the mark has another version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tailrace.common.errors import UnavailableError, WriteConflictError
+from tailrace.controller.metadata.metadata_store import PENDING_TABLE
+from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
+from tailrace.controller.metadata.records import PendingRecord, encode
+
+if TYPE_CHECKING:
+    from tailrace.controller.metadata.stream_store import StreamKey
+    from tailrace.controller.workflows.context import WorkflowContext
+
+_LOG = structlog.get_logger(__name__)
+STREAM: Final = "stream"
+"""The kind of streams in the table of pending work."""
+
+
+class PendingMark:
+    """This controller's mark of one stream. Times are in seconds on the loop's clock."""
+
+    def __init__(self, context: WorkflowContext, key: StreamKey) -> None:
+        self._context = context
+        self._stream = key
+        self._version: int | None = None
+        self._written_s = 0.0
+        self._doubted_until_s: float | None = None
+        self._writing = asyncio.Lock()
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the mark is there, also if another controller took it over right after it was written."""
+        safe_until_s = self._written_s + self._context.config.idle_s / 2
+        return self._version is not None and asyncio.get_running_loop().time() <= safe_until_s
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether a change may be written whose call failed, and that the mark is not safe for."""
+        return self._doubted_until_s is not None
+
+    @property
+    def doubted_for_s(self) -> float:
+        """For how long from now such a change may still be written; 0 when none may."""
+        return max(0.0, (self._doubted_until_s or 0.0) - asyncio.get_running_loop().time())
+
+    def doubt(self) -> None:
+        """Note that a call failed or was given up whose change may be written, now or while requests may last."""
+        self._doubted_until_s = asyncio.get_running_loop().time() + self._context.config.requests_deadline_s
+
+    async def ensure(self) -> None:
+        """Write the mark unless it is safe. Raises UnavailableError when it cannot be written in time."""
+        if not self.is_safe:
+            async with self._writing:
+                if not self.is_safe:
+                    await self._write()
+        if not self.doubted_for_s:
+            self._doubted_until_s = None
+
+    async def write(self) -> None:
+        """Write the mark over that of another controller. Raises UnavailableError when it cannot be written in time."""
+        async with self._writing:
+            await self._write()
+
+    async def remove(self) -> None:
+        """Remove what this controller wrote last. Another controller's mark stays, and one that cannot be removed."""
+        if self._version is None:
+            return
+        version, self._version = self._version, None
+        try:
+            await self._context.store.metadata.remove(PENDING_TABLE, [(self._key, version)])
+        except WriteConflictError:
+            _LOG.debug("stream is pending for another controller", stream=str(self._stream))
+        except UnavailableError as error:  # harmless: the next start finds no work for the stream
+            _LOG.warning("idle stream stays pending", stream=str(self._stream), error=str(error))
+
+    @property
+    def _key(self) -> bytes:
+        return f"{STREAM}/{self._stream}".encode()
+
+    async def _write(self) -> None:
+        record = PendingRecord(STREAM, self._stream.scope, self._stream.stream, self._context.instance)
+        now_s = asyncio.get_running_loop().time()
+        entry = Put(self._key, encode(record), UNCONDITIONAL)
+        self._version = (await self._context.store.metadata.put(PENDING_TABLE, [entry]))[0]
+        self._written_s = now_s
