@@ -153,6 +153,7 @@ class Controller:
         self.sweep = SweepJob(context, membership, TransactionManager(context, driver), listing)
         self._pending = PendingWork(context, driver, entities)
         self._living: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self._troubles: dict[str, str] = {}
@@ -273,6 +274,8 @@ class Controller:
             self._membership.take_all()
             return
         await self._membership.beat()
+        if self._beating is None:  # from here on others count on heartbeats, whatever else the start waits for
+            self._beating = asyncio.get_running_loop().create_task(self._beat(), name="controller heartbeat")
         await self._membership.look()
 
     def _begin(self) -> None:
@@ -283,35 +286,46 @@ class Controller:
         self.sweep.start()
         self._ready.set()
 
+    async def _beat(self) -> None:
+        """Write heartbeats; no other work of this controller delays them."""
+        while True:
+            await asyncio.sleep(self._config.beat_s)
+            try:
+                async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+                    await self._membership.beat()
+            except Exception as error:  # any error is repeated: a controller without heartbeats counts as dead
+                self._log_failure("heartbeat_not_written", error)
+
     async def _live(self) -> None:
-        """Write heartbeats, look at those of other controllers, and adopt work that no controller runs."""
+        """Look at the heartbeats of other controllers, and adopt work that no controller runs."""
         loop, config = asyncio.get_running_loop(), self._config
-        beat_s = scanned_s = loop.time()
+        scanned_s = loop.time()
         adopts = False
         while True:
             await asyncio.sleep(config.look_s)
             try:
                 async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
                     if not config.sole:
-                        if loop.time() >= beat_s + config.beat_s:
-                            beat_s = loop.time()
-                            await self._membership.beat()
                         adopts |= await self._membership.look()
                     if adopts or loop.time() >= scanned_s + config.rescan_s:
                         scanned_s = loop.time()
                         await self._pending.adopt(self._membership.is_to_adopt, marks_end=True)
                         adopts = False
             except Exception as error:  # any error is repeated: without this task no dead controller's work is adopted
-                known = isinstance(error, TailraceError | TimeoutError)
-                reason = f"{type(error).__name__}: {error}"
-                _logger.warning("controllers_not_seen", reason=reason, exc_info=not known)
+                self._log_failure("controllers_not_seen", error)
+
+    @staticmethod
+    def _log_failure(event: str, error: Exception) -> None:
+        known = isinstance(error, TailraceError | TimeoutError)
+        _logger.warning(event, reason=f"{type(error).__name__}: {error}", exc_info=not known)
 
     async def close(self) -> None:
         """Stop every task; another controller, or the next start, resumes their work."""
-        for task in (self._starting, self._living):
+        for task in (self._starting, self._living, self._beating):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        joined, self._beating = self._beating is not None, None
         self._ready.clear()
         await self.retention.close()
         await self.scaling.close()
@@ -321,5 +335,5 @@ class Controller:
         await self._held_bytes.close()
         await self._entities.close()
         await self._driver.close()
-        if self._living is not None and not self._config.sole:
+        if joined:
             await self._membership.leave()

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
+from harness.interception import Call, Intercepted
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
 from tailrace.controller.instances.buckets import assign
 from tailrace.controller.instances.membership import Membership
-from tailrace.controller.metadata.metadata_store import CONTROLLERS_TABLE, MemoryMetadataStore, bucket_of
+from tailrace.controller.metadata.metadata_store import (
+    CONTROLLERS_TABLE,
+    PENDING_TABLE,
+    MemoryMetadataStore,
+    bucket_of,
+)
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
-from tailrace.controller.metadata.records import PendingRecord, encode
+from tailrace.controller.metadata.records import InstanceRecord, PendingRecord, decode, encode
 from tailrace.rpc import controller_pb2 as pb
 
 LAPSE_S = 5.0
@@ -237,3 +243,58 @@ async def test_a_damaged_record_keeps_no_controller_from_starting(world: Any) ->
     newer[5] = 99
     await world.metadata.put("_system/_tables/pending", [Put(b"stream/a/c", bytes(newer), UNCONDITIONAL)])
     assert (await world.start(seed=3)).ready
+
+
+class SlowTable:
+    """A metadata store that answers no write of one table while it is held."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self.held = asyncio.Event()
+        self.go = asyncio.Event()
+
+    def wrap(self, target: Any) -> Any:
+        return Intercepted(target, self._around)
+
+    async def _around(self, name: str, arguments: tuple[Any, ...], call: Call) -> Any:
+        if name == "put" and arguments[0] == self._table:
+            self.held.set()
+            await self.go.wait()
+        return await call()
+
+
+def beat_of(world: Any, controller: Any) -> int:
+    stored = world.metadata.dump()[CONTROLLERS_TABLE][f"instance/{controller.instance}".encode()]
+    return decode(InstanceRecord, stored, "heartbeat").beat
+
+
+@pytest.mark.parametrize("starts", [False, True], ids=["while it runs", "while it starts"])
+async def test_an_adoption_that_takes_long_delays_no_heartbeat(
+    world: Any, starts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONTROLLER_START_TIMEOUT_S", 60.0)
+    left = await world.start(seed=9, idle_s=60.0)  # idle streams stay pending
+    await left.services.call("createScope", pb.ScopeInfo(scope="scope"))
+    info = pb.StreamInfo(scope="scope", stream="stream")
+    policy = pb.ScalingPolicy(minNumSegments=1)
+    created = await left.services.call("createStream", pb.StreamConfig(streamInfo=info, scalingPolicy=policy))
+    assert created.status == pb.CreateStreamStatus.SUCCESS
+    slow = SlowTable(PENDING_TABLE)
+    if not starts:
+        slow.go.set()
+    controller = world.make(slow, seed=3, **{**QUICK, "lapse_s": 30.0})
+    if starts:
+        await left.close()
+        controller.start_when_possible()
+    else:
+        await controller.start()
+        slow.go.clear()
+        slow.held.clear()
+        marked = Put(b"stream/scope/other", encode(PendingRecord("stream", "scope", "other", "dead")), UNCONDITIONAL)
+        await world.metadata.put(PENDING_TABLE, [marked])
+        await left.close()
+    async with asyncio.timeout(30):
+        await slow.held.wait()
+    before = beat_of(world, controller)
+    await eventually(lambda: beat_of(world, controller) >= before + 3)
+    slow.go.set()
