@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow.dataset
 import pytest
 

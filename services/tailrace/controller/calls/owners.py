@@ -9,7 +9,6 @@ import msgspec
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotTheOwnerError, TailraceError
-from tailrace.common.stream_cut import without_future
 from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.calls.convert import config_message, key_of, positions
 from tailrace.controller.managers.retention_report import RetentionReport, Unread

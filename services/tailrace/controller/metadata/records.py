@@ -170,7 +170,7 @@ class TransactionRecord(msgspec.Struct, frozen=True):
 
     ``nonce`` is random, so that a controller never takes another controller's record for its own. ``lease_ms`` is the
     length of the lease that ``expires_ms`` ends; 0 in records of versions that did not store it. Each renewal makes
-    ``expires_ms`` greater, by 1 at least, which tells it from those before.
+    ``expires_ms`` greater, by 1 at least, so that it differs from those before.
     """
 
     transaction_id: bytes

@@ -217,7 +217,7 @@ async def test_a_renewal_differs_from_all_before_whatever_the_clocks_say(
 
 
 async def test_a_renewal_that_is_made_greater_may_end_with_the_longest_life(api: Any, world: Any) -> None:
-    """What tells renewals apart takes nothing from the time that a transaction may last."""
+    """What distinguishes renewals takes nothing from the time that a transaction may last."""
     await api.setup()
     txn = (await api.begin()).txnId
     record = TransactionRecord

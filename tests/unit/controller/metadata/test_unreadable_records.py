@@ -102,7 +102,9 @@ async def test_scopes_are_listed_by_name_although_two_cannot_be_read(world: Any,
     answer = await api.call("listScopes", pb.ScopesRequest())
     assert sorted(answer.scopes) == ["_system", *STREAMS]
     for how in CHANGES:
-        await fails(api.call("listStreamsInScope", pb.StreamsInScopeRequest(scope={"scope": how})), how, f"[{how}]")
+        await fails(
+            api.call("listStreamsInScope", pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope=how))), how, f"[{how}]"
+        )
         await fails(api.call("deleteScopeRecursive", pb.ScopeInfo(scope=how)), how, f"[{how}]")
     assert (await api.call("deleteScope", pb.ScopeInfo(scope="good"))).status == pb.DeleteScopeStatus.SUCCESS
 
