@@ -201,9 +201,7 @@ async def until_compacted(owned: Owned, container: Container, old: SegmentRefere
 
 
 @pytest.mark.usefixtures("eager")
-async def test_a_range_that_is_truncated_under_the_read_is_named(
-    owned: Owned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_range_that_is_truncated_under_the_read_is_named(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "COMPACT_CREDIT_MAX_BYTES", 0)  # the first batch is to end far from the last chunks
     container = await owned.open()
     sent = await small_chunks(container, 40)
