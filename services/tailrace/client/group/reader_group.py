@@ -33,7 +33,6 @@ from tailrace.common.errors import (
     WriteConflictError,
 )
 from tailrace.common.ports import new_uuid
-from tailrace.common.stream_cut import without_future
 from tailrace.common.stream_policies import StreamDataRetention
 
 if TYPE_CHECKING:
@@ -162,15 +161,12 @@ class ReaderGroupManager:
 async def initial_record(context: ClientContext, config: ReaderGroupConfig) -> r.Init:
     """Return the first state of a group: each stream's segments at its start cut or head.
 
-    Segments that a start cut has not reached are left out: they follow when their predecessors are read. In the state
-    −1 is the end of a segment.
-
     See docs/protocol/reader-group-state.md#creating-and-resetting-groups.
     """
     starting: dict[tuple[str, KeyRange | None], int] = {}
     for scoped, cut in config.starting.items():
         stream = StreamName.parse(scoped)
-        positions = without_future(cut.positions) if cut else await context.controller.head_segments(stream)
+        positions = cut.positions if cut else await context.controller.head_segments(stream)
         for identifier, offset in positions.items():
             starting[stream.segment(identifier), None] = offset
     ends: dict[str, int] = {}

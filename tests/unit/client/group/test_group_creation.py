@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from tailrace.client.context import ClientContext
-from tailrace.client.group.reader_group import ReaderGroupManager, group_config, initial_record
+from tailrace.client.group.reader_group import ReaderGroupManager, group_config
 from tailrace.client.model import StreamName
 from tailrace.common.errors import AlreadyExistsError, NotFoundError
-from tailrace.common.names import segment_id
-from tailrace.common.stream_cut import StreamCut
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.wire import commands as c
 
@@ -117,9 +115,3 @@ async def test_a_connection_lost_at_a_call_leaves_a_group_that_opens(
     await manager.create("g", CONFIG)
     assert (await (await manager.open("g")).state()).config.same_settings(CONFIG)
     assert not await manager.create("g", CONFIG)
-
-
-async def test_segments_that_a_start_cut_has_not_reached_follow_their_predecessors(context: ClientContext) -> None:
-    cut = StreamCut("s", "t", {0: 5, 1: 7, segment_id(2, 1): -1})
-    initial = await initial_record(context, group_config({STREAM: cut}))
-    assert initial.starting == {(STREAM.segment(0), None): 5, (STREAM.segment(1), None): 7}
