@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common.errors import BadRequestError
 from tailrace.pipelines.jobs.batch_files import DAY, Progress, write_batches
-from tailrace.pipelines.jobs.events import with_bound
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,25 +19,10 @@ UNKNOWN_DAY: Final = "unknown"
 def archive(spark: SparkSession, source: Input, output: str, every_s: float | None = None) -> Progress:
     """Write the events of a stream to files, parted by day when they have a time field (see `write_batches`).
 
-    What there is at the beginning is written in batches of a bound. Later, with `every_s`, a batch has what has come in
-    an interval: one batch is written in each, so with a bound an archive could fall behind for ever. A bound of the
-    options holds always.
-
     Raises:
         BadRequestError: the events lack the time field, or have a column with the name of the parts.
         StreamingQueryException: the query failed.
     """
-    bounded = replace(source, options=with_bound(source.options))
-    if bounded == source:
-        return _write(spark, source, output, every_s)
-    first = _write(spark, bounded, output, None)
-    if every_s is None:
-        return first
-    later = _write(spark, source, output, every_s)
-    return Progress(first.batches + later.batches, first.rows + later.rows, later.position or first.position)
-
-
-def _write(spark: SparkSession, source: Input, output: str, every_s: float | None) -> Progress:
     events = source.open(spark)
     if source.time_field:
         events = _with_day(events, source)

@@ -5,25 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
 from tailrace.pipelines.source.options import fails_on_data_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _NUMBERS: Final = ("integer", "long", "double")
 _TIMES: Final = ("timestamp", "date", "string")
-_BOUNDS: Final = frozenset({"maxbytespertrigger", "maxeventspertrigger"})
-
-
-def with_bound(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options of the data source: with the default bound of a batch, unless they have one."""
-    if not _BOUNDS.isdisjoint(name.lower() for name in options):
-        return dict(options)
-    return {**options, "maxBytesPerTrigger": str(limits.SPARK_JOB_BATCH_BYTES)}
 
 
 @dataclass(frozen=True)
