@@ -41,6 +41,7 @@ from tailrace_operator.kube.objects import (
 )
 
 DEADLINE_S = 300.0
+RESTARTS_MAX = 3
 LEASE_NOT_RENEWED = "Lease tailrace-operator has not been renewed"
 CHILDREN = (
     CONFIG_MAPS,
@@ -58,7 +59,8 @@ class OperatorProcess:
     """A process of the operator, run as a kubelet runs it.
 
     It is started again when it could not renew its Lease although the API server is up: on a busy machine it may get no
-    processor for that long. Its log goes on in the same file. Every other end is final.
+    processor for that long. Its log goes on in the same file. Every other end is final, and so is one after
+    `RESTARTS_MAX`.
     """
 
     def __init__(self, command: tuple[str, ...], log: Path, server: ApiServer) -> None:
@@ -80,11 +82,12 @@ class OperatorProcess:
     async def _run(self) -> int:
         assert self._process is not None
         process = self._process
-        while True:
+        for _ in range(RESTARTS_MAX):
             code = await process.wait()
-            if code != 1 or self._server.down or LEASE_NOT_RENEWED not in last_line(self._log).get("reason", ""):
+            if code != 1 or self._server.down or LEASE_NOT_RENEWED not in last_line(self._log):
                 return code
             process = await self._spawn()
+        return await process.wait()
 
     @property
     def returncode(self) -> int | None:
@@ -113,10 +116,9 @@ class OperatorProcess:
             await self._process.wait()
 
 
-def last_line(log: Path) -> dict[str, Any]:
+def last_line(log: Path) -> str:
     """The last line of a log; empty: there is none."""
-    lines = log.read_text().splitlines()
-    return json.loads(lines[-1]) if lines else {}
+    return next(reversed(log.read_text().splitlines()), "")
 
 
 @dataclass
@@ -215,8 +217,7 @@ async def operators(tmp_path: Path) -> AsyncIterator[Operators]:
     async with api_server() as (server, address):
         found = Operators(server, kubeconfig(tmp_path, address), tmp_path)
         yield found
-        for process in found.processes:
-            await process.kill()
+        await asyncio.gather(*(process.kill() for process in found.processes))
 
 
 @dataclass(frozen=True)

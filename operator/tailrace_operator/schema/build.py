@@ -199,9 +199,9 @@ def conditions() -> Schema:
     )
 
 
-def observed_generation() -> Schema:
-    """Return the schema of ``status.observedGeneration``."""
-    return integer("The metadata.generation that was last carried out, or refused.")
+def observed_generation(when: str = "carried out, or refused") -> Schema:
+    """Return the schema of ``status.observedGeneration``; ``when`` it is written."""
+    return integer(f"The metadata.generation that was last {when}.")
 
 
 def _completed(schema: Schema, default: object, rules: Sequence[Rule]) -> Schema:

@@ -211,7 +211,7 @@ def status() -> Schema:
     return struct(
         "Observed state of the cluster.",
         {
-            "observedGeneration": observed_generation(),
+            "observedGeneration": observed_generation("reconciled"),
             "clusterId": string("Id of the cluster in the bucket.", max_length=grammar.UUID_LENGTH),
             "tier2": _claim(),
             "controllerUri": string("URI that clients connect to.", max_length=grammar.ADDRESS_MAX_LENGTH),

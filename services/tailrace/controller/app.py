@@ -152,7 +152,9 @@ class Controller:
         self.watermarks = WatermarkJob(context, membership, watermarks)
         self.sweep = SweepJob(context, membership, TransactionManager(context, driver), listing)
         self._pending = PendingWork(context, driver, entities)
-        self._living: asyncio.Task[None] | None = None
+        self._living: tuple[asyncio.Task[None], ...] = ()
+        self._adopts = asyncio.Event()
+        """Set when owners have changed, or an adoption has failed."""
         self._beating: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
@@ -279,7 +281,10 @@ class Controller:
         await self._membership.look()
 
     def _begin(self) -> None:
-        self._living = asyncio.get_running_loop().create_task(self._live(), name="controller membership")
+        loop = asyncio.get_running_loop()
+        self._living = (loop.create_task(self._adopt(), name="controller adoption"),)
+        if not self._config.sole:
+            self._living += (loop.create_task(self._look(), name="controller membership"),)
         self.retention.start()
         self.scaling.start()
         self.watermarks.start()
@@ -296,23 +301,31 @@ class Controller:
             except Exception as error:  # any error is repeated: a controller without heartbeats counts as dead
                 self._log_failure("heartbeat_not_written", error)
 
-    async def _live(self) -> None:
-        """Look at the heartbeats of other controllers, and adopt work that no controller runs."""
-        loop, config = asyncio.get_running_loop(), self._config
-        scanned_s = loop.time()
-        adopts = False
+    async def _look(self) -> None:
+        """Look at the heartbeats of other controllers; an adoption that lasts keeps no death from being seen."""
         while True:
-            await asyncio.sleep(config.look_s)
+            await asyncio.sleep(self._config.look_s)
             try:
                 async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
-                    if not config.sole:
-                        adopts |= await self._membership.look()
-                    if adopts or loop.time() >= scanned_s + config.rescan_s:
-                        scanned_s = loop.time()
-                        await self._pending.adopt(self._membership.is_to_adopt, marks_end=True)
-                        adopts = False
-            except Exception as error:  # any error is repeated: without this task no dead controller's work is adopted
+                    if await self._membership.look():
+                        self._adopts.set()
+            except Exception as error:  # any error is repeated: without this task no dead controller is seen
                 self._log_failure("controllers_not_seen", error)
+
+    async def _adopt(self) -> None:
+        """Adopt work that no controller runs: after a change of owners, and from time to time."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.rescan_s):
+                    await self._adopts.wait()
+            self._adopts.clear()
+            try:
+                async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+                    await self._pending.adopt(self._membership.is_to_adopt, marks_end=True)
+            except Exception as error:  # any error is repeated: without this task no dead controller's work is adopted
+                self._log_failure("work_not_adopted", error)
+                self._adopts.set()
+                await asyncio.sleep(self._config.look_s)
 
     @staticmethod
     def _log_failure(event: str, error: Exception) -> None:
@@ -321,11 +334,14 @@ class Controller:
 
     async def close(self) -> None:
         """Stop every task; another controller, or the next start, resumes their work."""
-        for task in (self._starting, self._living, self._beating):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-        joined, self._beating = self._beating is not None, None
+        if self._starting is not None:  # before the tasks that it begins
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        joined, tasks = self._beating is not None, [*self._living, *([self._beating] if self._beating else [])]
+        self._living, self._beating = (), None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._ready.clear()
         await self.retention.close()
         await self.scaling.close()

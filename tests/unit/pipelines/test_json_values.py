@@ -115,6 +115,9 @@ DAY, UTC = datetime.date(2026, 11, 27), datetime.UTC
         (ArrayType(TimestampNTZType()), '["2026-11-27T08:00"]', [datetime.datetime(2026, 11, 27, 8)]),
         (DateType(), '"2026-11-27T23:00:00-05:00"', datetime.date(2026, 11, 28)),
         (TimestampType(), '"2026-11-27T08:00+01:00"', datetime.datetime(2026, 11, 27, 7, tzinfo=UTC)),
+        (DateType(), '"2026-11-27T23:30:00.123456789-05"', datetime.date(2026, 11, 28)),
+        (DateType(), '"2026-11-27t08:00:00z"', DAY),
+        (TimestampType(), '"2026-11-27t08:00:00.5z"', datetime.datetime(2026, 11, 27, 8, 0, 0, 500_000, tzinfo=UTC)),
         (BinaryType(), '"AQID"', b"\x01\x02\x03"),
         (ArrayType(BinaryType()), '["", null]', [b"", None]),
         (DecimalType(10, 2), '"1.50"', Decimal("1.50")),
@@ -158,6 +161,19 @@ def test_values_of_another_type_are_not_decoded(kind: DataType, text: str) -> No
 def test_a_type_that_json_has_no_values_of_is_an_error_of_the_schema(kind: DataType, reason: str) -> None:
     with pytest.raises(BadRequestError, match=reason):
         check_json_schema(StructType([StructField("c", kind)]))
+
+
+DEEP = b'{"m": {"x": 1}, "deep": ' + b"[" * 5000 + b"]" * 5000 + b"}"
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"m": {"\xff": 1}}', b'{"\xff": 0, "m": {"x": 1}}', DEEP], ids=["key", "field", "deep"]
+)
+def test_an_event_that_is_no_json_ends_no_query_that_reads_maps(value: bytes) -> None:
+    schema = StructType([StructField("m", COUNTS)])
+    rows = decode([b'{"m": {"a": 1}}', value, b'{"m": {"b": 2}}'], schema)
+    assert [rows[0], rows[2]] == [{"m": {"a": 1}}, {"m": {"b": 2}}]
+    assert rows[1]["m"] in (None, {"x": 1})
 
 
 WRITTEN = StructType(

@@ -116,6 +116,7 @@ class StreamDriver:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for worker in self._workers.values():
+            await worker.mark.close()
             for _, waiter in worker.waiters:
                 if not waiter.done():
                     waiter.set_exception(DeadlineError("the controller stops; another controller resumes the workflow"))
@@ -134,13 +135,15 @@ class StreamDriver:
         if is_new:
             worker.reads_root = False  # the change reads it, or writes it
         worker.holds += 1
+        may_be_written = False
         try:
             await worker.mark.ensure()
+            may_be_written = True
             yield
             await worker.mark.ensure()
         except BaseException as error:
             unknown = isinstance(error, UnavailableError | TimeoutError | asyncio.CancelledError)
-            if unknown or not worker.mark.is_safe:  # its task looks whether the change was written
+            if may_be_written and (unknown or not worker.mark.is_safe):  # its task looks whether the change was written
                 worker.mark.doubt()
             raise
         finally:
@@ -232,7 +235,7 @@ class StreamDriver:
             pause_s: float | None = None
             if root is not None and not root.is_idle:
                 if worker.mark.is_doubted:
-                    await worker.mark.ensure()
+                    worker.mark.ensure_soon()
                 pause_s = await self._step(worker, root)
         worker.failures = 0
         return pause_s

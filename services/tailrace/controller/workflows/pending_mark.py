@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tailrace.common.errors import UnavailableError, WriteConflictError
+from tailrace.common import limits
+from tailrace.common.errors import TailraceError, UnavailableError, WriteConflictError
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
 from tailrace.controller.metadata.records import PendingRecord, encode
@@ -39,6 +40,7 @@ class PendingMark:
         self._written_s = 0.0
         self._doubted_until_s: float | None = None
         self._writing = asyncio.Lock()
+        self._ensuring: asyncio.Task[None] | None = None
 
     @property
     def is_safe(self) -> bool:
@@ -69,6 +71,25 @@ class PendingMark:
         if not self.doubted_for_s:
             self._doubted_until_s = None
 
+    def ensure_soon(self) -> None:
+        """Do the same without waiting for it. A failure is logged; call it again while the mark `is_doubted`."""
+        if self._ensuring is None or self._ensuring.done():
+            name = f"mark of {self._stream}"
+            self._ensuring = asyncio.get_running_loop().create_task(self._ensure_or_log(), name=name)
+
+    async def _ensure_or_log(self) -> None:
+        try:
+            async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
+                await self.ensure()
+        except (TailraceError, TimeoutError) as error:
+            _LOG.warning("stream_not_marked", stream=str(self._stream), reason=f"{type(error).__name__}: {error}")
+
+    async def close(self) -> None:
+        """Stop what `ensure_soon` has begun."""
+        if self._ensuring is not None:
+            self._ensuring.cancel()
+            await asyncio.gather(self._ensuring, return_exceptions=True)
+
     async def write(self) -> None:
         """Write the mark over that of another controller. Raises UnavailableError when it cannot be written in time."""
         async with self._writing:
@@ -76,6 +97,7 @@ class PendingMark:
 
     async def remove(self) -> None:
         """Remove what this controller wrote last. Another controller's mark stays, and one that cannot be removed."""
+        await self.close()
         if self._version is None:
             return
         version, self._version = self._version, None

@@ -159,11 +159,25 @@ def _binary(texts: pa.Array) -> pa.Array:
 
 def _times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Return times of texts in ISO 8601; those without a zone are in UTC."""
+    try:
+        return _usual_times(texts, wanted)
+    except pa.ArrowInvalid:
+        return _usual_times(_usual(texts), wanted)
+
+
+def _usual(texts: pa.Array) -> pa.Array:
+    """Return times in the form that Arrow reads: upper case, zones with minutes, not more than microseconds."""
+    upper = pc.ascii_upper(texts)
+    zoned = pc.replace_substring_regex(upper, r"(:\d\d(?:\.\d+)?[+-]\d\d)$", r"\1:00")
+    return pc.replace_substring_regex(zoned, r"(\.\d{6})\d+", r"\1")
+
+
+def _usual_times(texts: pa.Array, wanted: pa.DataType) -> pa.Array:
     dates = pc.match_substring_regex(texts, _DATE)
     if pa.types.is_date(wanted):
         if pc.all(dates).as_py() is not False:
             return pc.cast(texts, wanted)
-        return pc.cast(_times(texts, pa.timestamp("us", "UTC")), wanted)
+        return pc.cast(_usual_times(texts, pa.timestamp("us", "UTC")), wanted)
     whole = pc.if_else(dates, pc.binary_join_element_wise(texts, "00:00:00", " "), texts)
     if wanted.tz is None:
         return pc.cast(pc.replace_substring_regex(whole, _ZONE, ""), wanted)
@@ -208,7 +222,7 @@ def _offsets(groups: Sequence[Sized]) -> pa.Array:
 def _parsed(decoder: msgspec.json.Decoder[T], value: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise pa.ArrowInvalid(str(error)) from error
 
 

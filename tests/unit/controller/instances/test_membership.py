@@ -298,3 +298,35 @@ async def test_an_adoption_that_takes_long_delays_no_heartbeat(
     before = beat_of(world, controller)
     await eventually(lambda: beat_of(world, controller) >= before + 3)
     slow.go.set()
+
+
+async def test_an_adoption_that_takes_long_keeps_no_death_from_being_seen(world: Any) -> None:
+    slow = SlowTable(PENDING_TABLE)
+    slow.go.set()
+    controller = world.make(slow, seed=3, **QUICK)
+    await controller.start()
+    other = await world.start(seed=4, **QUICK)
+    await eventually(lambda: controller._membership.may_live(other.instance))
+    slow.go.clear()
+    slow.held.clear()
+    marked = Put(b"stream/scope/other", encode(PendingRecord("stream", "scope", "other", "dead")), UNCONDITIONAL)
+    await world.metadata.put(PENDING_TABLE, [marked])
+    async with asyncio.timeout(30):
+        await slow.held.wait()
+    other._beating.cancel()
+    await eventually(lambda: not controller._membership.may_live(other.instance))
+    slow.go.set()
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 2))
+async def test_a_controller_that_is_closed_while_it_joins_writes_no_more_heartbeats(world: Any, turns: int) -> None:
+    slow = SlowTable(CONTROLLERS_TABLE)
+    controller = world.make(slow, seed=3, **QUICK)
+    controller.start_when_possible()
+    async with asyncio.timeout(30):
+        await slow.held.wait()
+    slow.go.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await controller.close()
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "controller heartbeat"] == []

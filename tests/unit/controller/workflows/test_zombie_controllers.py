@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
 from harness.interception import Call, Intercepted
 from tailrace.common import limits
-from tailrace.common.errors import ConnectionLostError, OverloadedError
+from tailrace.common.errors import ConnectionLostError, OverloadedError, UnavailableError
 from tailrace.controller.metadata.metadata_store import CONTROLLERS_TABLE, PENDING_TABLE
 from tailrace.controller.metadata.records import StreamRecord, decode
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -458,6 +459,47 @@ async def test_a_write_that_takes_longer_than_the_mark_is_kept_leaves_no_work_un
     assert opened == pb.TxnState.OPEN
     await asyncio.gather(doing, return_exceptions=True)
     slow.holds = False
+
+
+class NoMarks:
+    """Refuses to write marks of pending work while it is away."""
+
+    def __init__(self) -> None:
+        self.away = False
+
+    def wrap(self, target: Any) -> Any:
+        return Intercepted(target, self._around)
+
+    async def _around(self, name: str, arguments: tuple[Any, ...], call: Call) -> Any:
+        if self.away and (name, arguments[0]) == ("put", PENDING_TABLE):
+            raise UnavailableError("the table of pending work is away")
+        return await call()
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["refused at once", "given up during its change"])
+async def test_a_call_that_cannot_mark_its_stream_holds_up_no_work_of_it(held: bool, world: Any, make_api: Any) -> None:
+    marks, slow = NoMarks(), SlowWrites()
+
+    class Both:
+        def wrap(self, target: Any) -> Any:
+            return marks.wrap(slow.wrap(target))
+
+    api = make_api(await world.start(Both(), seed=1, idle_s=0.1, requests_deadline_s=30.0))
+    await api.setup(1)
+    await api.begin()  # from now on the stream has work: a lease
+    slow.holds, marks.away = held, not held
+    await asyncio.sleep(0.1)  # until the mark is not safe any more
+    doing = asyncio.ensure_future(api.begin())
+    if held:
+        await slow.reached.wait()
+        marks.away = True
+        doing.cancel()
+        slow.go.set()
+    with contextlib.suppress(UnavailableError, asyncio.CancelledError):
+        await doing
+        raise AssertionError("the stream could not be marked")
+    await asyncio.sleep(0.5)  # for some steps of the stream
+    assert api.controller._driver.failed_steps == 0
 
 
 async def test_the_same_cut_and_time_noted_twice_are_accepted(world: Any, make_api: Any, make_crash: Any) -> None:
