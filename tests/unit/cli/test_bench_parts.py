@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.cli.bench import table
 from tailrace.cli.bench.histogram import LatencyHistogram
 from tailrace.cli.bench.java import JavaProgram, rows_of, table_rows_of
 from tailrace.cli.bench.pacing import Pace
@@ -151,3 +152,18 @@ async def test_a_peer_that_does_not_start_is_an_error() -> None:
         with pytest.raises(error, match=message):
             async with StartedPeer(command).serving(program):
                 pytest.fail("it serves")
+
+
+def test_a_histogram_without_latencies_has_no_rows() -> None:
+    assert latency_rows("tailrace", "case", LatencyHistogram()) == []
+
+
+async def test_each_operation_of_a_table_is_measured_at_least_once_on_a_machine_that_stands_still() -> None:
+    made = 0
+
+    async def operation() -> None:
+        nonlocal made
+        made += 1
+
+    latencies, _ = await table._run(operation, 3, 0.0)
+    assert latencies.count == made == 3

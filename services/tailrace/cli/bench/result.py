@@ -29,7 +29,9 @@ def row(system: str, case: str, metric: str, value: float, unit: str) -> Row:
 def latency_rows(
     system: str, case: str, histogram: LatencyHistogram, shares: Sequence[float] = (0.5, 0.99, 0.999)
 ) -> list[Row]:
-    """Return rows of percentiles in milliseconds."""
+    """Return rows of percentiles in milliseconds; none of an empty histogram: JSON has no NaN."""
+    if not histogram.count:
+        return []
     return [row(system, case, f"p{share * 100:g}", histogram.percentile_s(share) * 1000, "ms") for share in shares]
 
 
