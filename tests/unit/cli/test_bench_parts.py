@@ -158,7 +158,7 @@ def test_a_histogram_without_latencies_has_no_rows() -> None:
     assert latency_rows("tailrace", "case", LatencyHistogram()) == []
 
 
-async def test_each_operation_of_a_table_is_measured_at_least_once_on_a_machine_that_stands_still() -> None:
+async def test_each_operation_of_a_table_is_measured_at_least_once_however_busy_the_machine_is() -> None:
     made = 0
 
     async def operation() -> None:

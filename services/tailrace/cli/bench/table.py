@@ -134,7 +134,7 @@ async def _run(
 ) -> tuple[LatencyHistogram, float]:
     """Keep `in_flight` operations under way for some seconds; return their latencies and the time until the last.
 
-    There are as many at least, also when the machine gives this process no time.
+    There are as many at least, however busy the machine is.
     """
     loop = asyncio.get_running_loop()
     latencies = LatencyHistogram()
