@@ -82,7 +82,9 @@ async def test_an_outage_of_the_store_fails_nothing(server: Server, minio: Minio
             assert workload.history.acknowledged == during, "nothing is acknowledged that is not stored"
             await minio.start()
             await progress(workload)
+            workload.check_alive()
             await both_outcomes(workload)
+        assert not any(word.startswith("write:") for word in workload.errors), workload.errors
         assert not workload.unexpected, workload.unexpected[:20]
         await server.kill()
         await server.start()

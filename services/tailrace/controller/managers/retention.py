@@ -152,8 +152,7 @@ class RetentionManager:
     async def _decide(self, stream: _Stream, head: Cut) -> Truncation | None:
         """Return where to truncate, beyond the head; None for nowhere."""
         places = stream.places
-        at_head = await places.place(head)
-        head = at_head.cut
+        head = await places.positions(head)
         lowest: Cut | None = None
         stream.considered.clear()
         async for name, subscriber in subscribers(self._context, stream.key):
@@ -165,8 +164,10 @@ class RetentionManager:
             lowest = cut if lowest is None else earliest([lowest, cut], places.ranges)
             await asyncio.sleep(0)  # a thousand subscribers of a thousand segments each take a second
         bound = None if lowest is None else await places.place_of_head(lowest, head)
+        # Without a subscriber no decision asks for it, and most streams have none.
+        head_bytes = 0 if bound is None else await self._sizes.before(stream.key, stream.root, head)
         now_ms = self._context.clock.now_ms()
-        deciding = decide(stream.policy, now_ms, stream.recorded, bound, places.ranges, at_head.size_bytes)
+        deciding = decide(stream.policy, now_ms, stream.recorded, bound, places.ranges, head_bytes)
         chosen = await places.answer(deciding, lambda cut: places.place_of_head(cut, head))
         if chosen is None or compare_cuts(head, chosen.cut, places.ranges) is not CutOrder.BEFORE:
             return None

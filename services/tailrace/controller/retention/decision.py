@@ -160,6 +160,8 @@ def _by_size(
 ) -> Reading[Truncation | None]:
     newest_bytes = recorded[-1].size_bytes
     kept_bytes = newest_bytes - subscribers.size_bytes
+    if policy.minimum <= kept_bytes < policy.most:
+        return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
     most = None if limits.most is None else (yield limits.most)
     if kept_bytes < policy.minimum:
         safe = yield from _safe(recorded, subscribers, limits, ranges)
@@ -167,7 +169,7 @@ def _by_size(
         if most is not None and most.size_bytes > deleted_bytes and newest_bytes - deleted_bytes > policy.most:
             return Truncation(most.cut, TruncationReason.MAX_LIMIT)
         return None if safe is None else Truncation(safe.cut, TruncationReason.MIN_LIMIT)
-    if kept_bytes >= policy.most and most is not None and most.size_bytes > subscribers.size_bytes:
+    if most is not None and most.size_bytes > subscribers.size_bytes:
         return Truncation(most.cut, TruncationReason.MAX_LIMIT)
     return Truncation(subscribers.cut, TruncationReason.CONSUMPTION)
 
