@@ -180,6 +180,23 @@ def test_transactions_with_a_server_of_its_own(cli, tmp_path: Path) -> None:
     assert {row["system"] for row in rows} == {"tailrace"}
 
 
+def test_scales_against_a_running_server(cli) -> None:
+    server = cli.endpoints.controller
+    rows = checked("scale", cli.ok("bench", "scale", "--controller", server, "--scales", "3", "--open", "5", "--json"))
+    longest = "longest wait beside a scale"
+    assert [(row["system"], row["case"], row["metric"]) for row in rows if row["metric"].endswith("p99")] == [
+        each
+        for case in ("open-0", "open-5")
+        for each in (
+            ("tailrace", case, "p99"),
+            ("writer", f"{case}, alone", "p99"),
+            ("writer", case, f"{longest}, p99"),
+        )
+    ]
+    assert all(row["value"] > 0 for row in rows)
+    assert "bench" not in cli.value("scope", "list"), "nothing is left behind"
+
+
 def test_many_streams(cli, tmp_path: Path) -> None:
     rows = checked("streams", cli.ok("bench", "streams", "--streams", "40", "--folder", str(tmp_path), "--json"))
     created = [row for row in rows if row["metric"] == "streams" and row["value"] > 0]

@@ -32,4 +32,8 @@ def test_every_case_reads_or_writes_all_events(tmp_path: Path) -> None:
     assert payload == [*(("tailrace", case, "MB/s") for case in CASES), ("client", "batch-store", "MB/s")]
     assert {row["value"] for row in rows if row["metric"] == "cores given"} == {1}
     assert [row["unit"] for row in rows if row["case"] == "startup"] == ["s"]
+    sent_mb = {(row["system"], row["case"]): row["value"] for row in rows if row["metric"] == "server sent"}
+    assert sent_mb["tailrace", "batch-direct"] == 0, "what is in Tier 2 is not read from the segment store"
+    assert sent_mb["tailrace", "batch-store"] >= 1
+    assert sent_mb["client", "batch-store"] >= 1
     assert list(tmp_path.iterdir()) == []

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+import httpx
+
 from tailrace.cli.bench.ingest import SCOPE, SYSTEM, new_stream
 from tailrace.cli.bench.result import Row, row
 from tailrace.cli.bench.steady_writer import Latencies, SteadyWriter
-from tailrace.cli.bench.target import Target, bench_target, flush_all
+from tailrace.cli.bench.target import Target, bench_target, flush_all, metric_value
 from tailrace.client import BlockingClient
 from tailrace.client.context import ClientContext
 from tailrace.client.writer.event_writer import EventWriter
@@ -173,6 +175,7 @@ class _Meter:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._sent_bytes = self._read_bytes()
         self._began = (time.perf_counter(), *self._cpu_s())
 
     def _cpu_s(self) -> tuple[float, float]:
@@ -180,11 +183,17 @@ class _Meter:
         server_s = _cpu_s(self._target.pid)
         return _cpu_s(os.getpid()) - server_s, server_s
 
-    def stop(self) -> tuple[float, float, float]:
-        """Return seconds, processor seconds of Spark, and of the server."""
+    def _read_bytes(self) -> float:
+        """Return the bytes of events that the server has sent to readers since it started."""
+        assert self._target.admin is not None
+        text = httpx.get(f"{self._target.admin}/metrics", timeout=60.0, trust_env=False).raise_for_status().text
+        return metric_value(text, "tailrace_container_read_bytes_total")
+
+    def stop(self) -> tuple[float, float, float, float]:
+        """Return seconds, processor seconds of Spark, those of the server, and bytes of events that the server sent."""
         now = (time.perf_counter(), *self._cpu_s())
         elapsed, spark, server = (after - before for after, before in zip(now, self._began, strict=True))
-        return elapsed, spark, server
+        return elapsed, spark, server, self._read_bytes() - self._sent_bytes
 
 
 def _cpu_s(pid: int) -> float:
@@ -274,7 +283,7 @@ class _Cases:
             meter = _Meter(self._target)
             run(number)
             found.append(meter.stop())
-        elapsed_s, spark_s, server_s = min(found)
+        elapsed_s, spark_s, server_s, sent_bytes = min(found)
         megabytes = self._load.payload_bytes / 1e6
         return [
             row(system, case, "payload", megabytes / elapsed_s, "MB/s"),
@@ -282,6 +291,7 @@ class _Cases:
             row(system, case, "cores given", self._load.cores if system == SYSTEM else 1, "cores"),
             row(system, case, f"{'Spark' if system == SYSTEM else 'client'} CPU", spark_s / elapsed_s, "cores"),
             row(system, case, "server CPU", server_s / elapsed_s, "cores"),
+            row(system, case, "server sent", sent_bytes / 1e6, "MB"),
         ]
 
     @property

@@ -1,7 +1,8 @@
-"""A writer beside a measurement: single events at a steady rate, in a process of its own (docs/performance.md#spark).
+"""A writer beside a measurement: single events at a steady rate, in a process of its own (docs/performance.md#scales).
 
 It runs as a program with the arguments CONTROLLER STREAM EVENTS_PER_S CORES (separated by commas). For each line on
-its standard input it prints one line of JSON, the latencies since the line before; it ends with its input.
+its standard input it prints one line of JSON, the latencies since the line before; it ends with its input, and with a
+line that has the number of all events, which are durable then.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Latencies:
 
     events: int
     ms: dict[str, float]
-    """By the names of percentiles: p50, p99, p99.9."""
+    """By the names of percentiles (p50, p99, p99.9) and "max"; empty when there was no event."""
 
 
 class SteadyWriter:
@@ -46,6 +47,8 @@ class SteadyWriter:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
+        self.written = 0
+        """How many events it has written, once it has ended."""
 
     @classmethod
     def start(cls, controller: str, stream: StreamName, cores: Collection[int]) -> Self:
@@ -63,12 +66,14 @@ class SteadyWriter:
     ) -> None:
         """End it, and raise IllegalStateError when one of its writes failed."""
         try:
-            self._process.communicate(timeout=END_DEADLINE_S)
+            last, _ = self._process.communicate(timeout=END_DEADLINE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.communicate()
-        if kind is None and self._process.returncode:
-            raise IllegalStateError(f"the writer beside Spark failed with exit code {self._process.returncode}")
+            last, _ = self._process.communicate()
+        if kind is None:
+            if self._process.returncode:
+                raise IllegalStateError(f"the steady writer failed with exit code {self._process.returncode}")
+            self.written = json.loads(last)["written"]
 
     def latencies(self) -> Latencies:
         """Return the latencies since the last call. Raises IllegalStateError when it has ended."""
@@ -79,7 +84,7 @@ class SteadyWriter:
             self._process.stdin.flush()
             return Latencies(**json.loads(self._process.stdout.readline()))
         except (BrokenPipeError, json.JSONDecodeError) as error:
-            raise IllegalStateError("the writer beside Spark has ended") from error
+            raise IllegalStateError("the steady writer has ended") from error
 
 
 class _Load:
@@ -90,19 +95,19 @@ class _Load:
         self._rate_per_s = rate_per_s
         self._event = os.urandom(EVENT_BYTES)
         self._latencies = LatencyHistogram()
+        self.written = 0
 
     async def write(self) -> None:
         """Write until cancelled."""
         loop = asyncio.get_running_loop()
         pace = Pace(loop.time(), self._rate_per_s)
-        written = 0
         while True:
-            for index in range(written, pace.due_by(loop.time())):
+            for index in range(self.written, pace.due_by(loop.time())):
                 due_s = pace.due_at_s(index)
                 self._writer.write_event(self._event).add_done_callback(partial(self._done, due_s))
-                written = index + 1
+                self.written = index + 1
             await self._writer.ready()
-            await asyncio.sleep(max(0.0, pace.due_at_s(written) - loop.time()))
+            await asyncio.sleep(max(0.0, pace.due_at_s(self.written) - loop.time()))
 
     def _done(self, due_s: float, future: asyncio.Future[None]) -> None:
         if not future.cancelled() and future.exception() is None:  # the flush at the end raises it
@@ -112,6 +117,8 @@ class _Load:
         """Return what was measured since the last call."""
         found, self._latencies = self._latencies, LatencyHistogram()
         ms = {name: found.percentile_s(share) * 1000 for name, share in _PERCENTILES.items()} if found.count else {}
+        if found.count:
+            ms["max"] = found.maximum_s * 1000
         return Latencies(found.count, ms)
 
 
@@ -129,6 +136,7 @@ async def _run(controller: str, stream: StreamName, rate_per_s: int) -> None:
             writing.cancel()
             await asyncio.wait([writing])
             await writer.flush()
+            print(json.dumps({"written": load.written}), flush=True)
     finally:
         await context.close()
 

@@ -14,7 +14,7 @@ import msgspec
 from tailrace.cli.bench.histogram import LatencyHistogram
 from tailrace.cli.bench.ingest import SCOPE, SYSTEM
 from tailrace.cli.bench.result import Row, latency_rows, row
-from tailrace.cli.bench.target import Target, bench_target
+from tailrace.cli.bench.target import Target, bench_target, metric_value
 from tailrace.client.context import ClientContext
 from tailrace.client.model import StreamName
 from tailrace.client.writer.event_writer import EventWriter
@@ -184,18 +184,11 @@ async def _rounds(target: Target, wanted: int) -> None:
         ):
             while True:
                 text = (await client.get("/prometheus")).raise_for_status().text
-                if _value(text, "tailrace_controller_retention_rounds_total") >= wanted:
+                if metric_value(text, "tailrace_controller_retention_rounds_total") >= wanted:
                     return
                 await asyncio.sleep(POLL_S)
     except TimeoutError as error:
         raise UnavailableError(f"a round of retention takes longer than {ROUND_DEADLINE_S:g} s") from error
-
-
-def _value(metrics: str, name: str) -> float:
-    for line in metrics.splitlines():
-        if line.startswith(f"{name} "):
-            return float(line.split()[1])
-    return 0.0
 
 
 def _memory(case: str, target: Target) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,12 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + sum(
         _cpu_s(int(child)) for child in children
     )
+
+
+def metric_value(metrics: str, name: str) -> float:
+    """Return a metric's value, the sum over all its labels, from the text of ``/metrics``; 0 when it is not there."""
+    lines = metrics.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if re.split("[ {]", line, maxsplit=1)[0] == name)
 
 
 async def flush_all(admin: str) -> None:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.commands import bench_parts
 from tailrace.cli.commands.arguments import size
-from tailrace.cli.output import note, print_json, print_table
+from tailrace.cli.commands.bench_options import (
+    FolderOption,
+    JsonOption,
+    LogOption,
+    PeerOption,
+    PlotOption,
+    S3EndpointOption,
+    SecondsOption,
+    ServerOption,
+    Tier2Option,
+    WarmUpOption,
+    note_case,
+    report_rows,
+)
 from tailrace.cli.session import check_reachable, run
 from tailrace.cli.settings import SETTINGS
 from tailrace.common.errors import BadRequestError
@@ -27,44 +39,9 @@ class Client(StrEnum):
 
 
 app = typer.Typer(help="Measure this machine.", no_args_is_help=True)
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object: benchmark, machine, rows.")]
-PlotOption = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="Draw the rows into a PNG.", show_default=False)
-]
-ServerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--controller",
-        metavar="URI",
-        help="Address of a running server.",
-        show_default="a new one in a temporary folder",
-    ),
-]
-FolderOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Parent of the new server's temporary folder.", show_default="the system's"),
-]
-Tier2Option = Annotated[
-    str,
-    typer.Option(metavar="URL", help="Tier 2 of the new server. A folder in it is kept.", show_default="its folder"),
-]
-S3EndpointOption = Annotated[
-    str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
-]
-LogOption = Annotated[
-    Literal["file", "object"],
-    typer.Option("--log", help="Logs of the new server: in files, or in objects of --tier2."),
-]
-SecondsOption = Annotated[float, typer.Option(min=0.1, help="How long each case is measured.")]
 ClientOption = Annotated[
     Client, typer.Option("--client", help="Tailrace's client, or the Pravega Java client (4 s + 8 s a case).")
 ]
-PeerOption = Annotated[
-    str | None,
-    typer.Option(metavar="URI", help="Controller of a Pravega to measure in the same run.", show_default=False),
-]
-WarmUpOption = Annotated[float, typer.Option("--warm-up", min=0.0, help="Seconds before each measurement.")]
 
 
 @app.command()
@@ -100,7 +77,7 @@ def ingest(
             from tailrace.common.logs import configure_logs
 
             configure_logs(logging.ERROR)  # the container runs in this process
-            return await measure_in_process(seconds=seconds, warm_up_s=warm_up, report=_note_case)
+            return await measure_in_process(seconds=seconds, warm_up_s=warm_up, report=note_case)
         from tailrace.cli.bench.ingest import measure_ingest
         from tailrace.cli.bench.java import INGEST_CASES, measure_java
         from tailrace.cli.bench.target import bench_target, own_options
@@ -108,12 +85,12 @@ def ingest(
         options = own_options(log, tier2, s3_endpoint)
         async with bench_target(await _server(controller), folder, options) as target:
             if client is Client.JAVA:
-                return await measure_java(target, INGEST_CASES, _note_case)
+                return await measure_java(target, INGEST_CASES, note_case)
             return await measure_ingest(
-                target, seconds=seconds, warm_up_s=warm_up, batch_events=batch, window_bytes=window, report=_note_case
+                target, seconds=seconds, warm_up_s=warm_up, batch_events=batch, window_bytes=window, report=note_case
             )
 
-    _report("ingest", run(work()), json, plot)
+    report_rows("ingest", run(work()), json, plot)
 
 
 @app.command()
@@ -139,12 +116,12 @@ def read(
 
         async with bench_target(await _server(controller), folder) as target:
             if client is Client.JAVA:
-                return await measure_java(target, read_cases(rate), _note_case)
+                return await measure_java(target, read_cases(rate), note_case)
             return await measure_read(
-                target, seconds=seconds, warm_up_s=warm_up, rate_per_s=rate, catch_up_bytes=catch_up, report=_note_case
+                target, seconds=seconds, warm_up_s=warm_up, rate_per_s=rate, catch_up_bytes=catch_up, report=note_case
             )
 
-    _report("read", run(work()), json, plot)
+    report_rows("read", run(work()), json, plot)
 
 
 @app.command()
@@ -169,10 +146,10 @@ def table(
 
         async with bench_target(await _server(controller), folder) as target:
             measured = await _server(peer) if peer is not None else None
-            rows = await measure_table(target, seconds=seconds, warm_up_s=warm_up, keys=keys, report=_note_case)
-            return rows if measured is None else [*rows, *await measure_table_by_java(target, measured, _note_case)]
+            rows = await measure_table(target, seconds=seconds, warm_up_s=warm_up, keys=keys, report=note_case)
+            return rows if measured is None else [*rows, *await measure_table_by_java(target, measured, note_case)]
 
-    _report("table", run(work()), json, plot)
+    report_rows("table", run(work()), json, plot)
 
 
 @app.command()
@@ -205,10 +182,36 @@ def transactions(
                 warm_up_s=warm_up,
                 open_count=open_count,
                 peer=await _server(peer) if peer is not None else None,
-                report=_note_case,
+                report=note_case,
             )
 
-    _report("transactions", run(work()), json, plot)
+    report_rows("transactions", run(work()), json, plot)
+
+
+@app.command()
+def scale(
+    controller: ServerOption = None,
+    folder: FolderOption = None,
+    scales: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Scales of each case.")] = 30,
+    open_count: Annotated[
+        int, typer.Option("--open", min=0, max=9_900, metavar="N", help="Open transactions of the second case.")
+    ] = 1000,
+    log: LogOption = "file",
+    tier2: Tier2Option = "",
+    s3_endpoint: S3EndpointOption = None,
+    json: JsonOption = False,
+    plot: PlotOption = None,
+) -> None:
+    """Measure scales: how long one takes, and how long events wait meanwhile; then with many open transactions."""
+
+    async def work() -> list[Row]:
+        from tailrace.cli.bench.scale import measure_scales
+        from tailrace.cli.bench.target import bench_target, own_options
+
+        async with bench_target(await _server(controller), folder, own_options(log, tier2, s3_endpoint)) as target:
+            return await measure_scales(target, scales=scales, open_count=open_count, report=note_case)
+
+    report_rows("scale", run(work()), json, plot)
 
 
 @app.command()
@@ -254,9 +257,9 @@ def peer(
             await check_reachable(uri)
         there = StartedPeer(command) if uri is None else RunningPeer(uri)
         async with bench_target(await _server(controller), folder, own_options(log, tier2, s3_endpoint)) as target:
-            return await measure_peer(target.controller, there, rounds=rounds, cases=chosen, report=_note_case)
+            return await measure_peer(target.controller, there, rounds=rounds, cases=chosen, report=note_case)
 
-    _report("peer", run(work()), json, plot)
+    report_rows("peer", run(work()), json, plot)
 
 
 @app.command()
@@ -275,8 +278,8 @@ def streams(
     from tailrace.cli.bench.streams import measure_streams
     from tailrace.cli.bench.target import own_options
 
-    _report(
-        "streams", run(measure_streams(folder, own_options(log, tier2, s3_endpoint), count, _note_case)), json, plot
+    report_rows(
+        "streams", run(measure_streams(folder, own_options(log, tier2, s3_endpoint), count, note_case)), json, plot
     )
 
 
@@ -301,84 +304,7 @@ def spark(
     from tailrace.cli.bench.target import own_options
 
     load = Load.of(data, cores, repeats)
-    _report("spark", measure_spark(folder, own_options("file", tier2, s3_endpoint), load, _note_case), json, plot)
-
-
-@app.command()
-def cache(
-    entries: Annotated[
-        int, typer.Option(min=1, help="Entries or operations of each test; fewer, if they do not fit into memory.")
-    ] = 1_000_000,
-    repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 3,
-    pure: Annotated[bool, typer.Option("--pure", help="Also measure the cache in pure Python.")] = False,
-    peer_jar: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Also measure Pravega's cache: a folder with its jars.", show_default=False),
-    ] = None,
-    json: JsonOption = False,
-    plot: PlotOption = None,
-) -> None:
-    """Compare the block cache with a dictionary, RocksDB and Pravega's cache."""
-    from tailrace.cli.bench import cache as benchmark
-
-    _report("cache", benchmark.run(entries, repeats, pure=pure, jars=peer_jar, note=note), json, plot)
-
-
-@app.command()
-def index(
-    count: Annotated[int, typer.Option(min=1, help="Attributes of the segment.")] = 1_000_000,
-    json: JsonOption = False,
-    plot: PlotOption = None,
-) -> None:
-    """Measure the attribute index, with and without compaction: sorted inserts, random updates; SQLite, RocksDB."""
-    from tailrace.cli.bench import index as benchmark
-
-    _report("index", run(benchmark.rows(count, note=_note_case)), json, plot)
-
-
-@app.command("log")
-def durable_log(
-    folder: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Parent of the file log's temporary folder.", show_default="the system's"),
-    ] = None,
-    tier2: Annotated[
-        str, typer.Option(metavar="URL", help="Also measure an object log: file:///DIR or s3://BUCKET/PREFIX.")
-    ] = "",
-    s3_endpoint: S3EndpointOption = None,
-    seconds: SecondsOption = 10.0,
-    warm_up: WarmUpOption = 2.0,
-    json: JsonOption = False,
-    plot: PlotOption = None,
-) -> None:
-    """Measure the log of one container on disk and in an object store: single appends and sustained load."""
-
-    async def work() -> list[Row]:
-        from tailrace.cli.bench.log import measure_log
-
-        return await measure_log(folder, tier2, s3_endpoint, seconds=seconds, warm_up_s=warm_up, report=_note_case)
-
-    _report("log", run(work()), json, plot)
-
-
-@app.command()
-def recovery(
-    folder: FolderOption = None,
-    log: Annotated[
-        int, typer.Option("--log", parser=size, metavar="SIZE", help="Size of the log in each case.")
-    ] = "256MiB",  # type: ignore[assignment]  # typer parses defaults too
-    repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 3,
-    json: JsonOption = False,
-    plot: PlotOption = None,
-) -> None:
-    """Measure the recovery of a container from its log."""
-    import logging
-
-    from tailrace.cli.bench.recovery import measure_recovery
-    from tailrace.common.logs import configure_logs
-
-    configure_logs(logging.ERROR)  # the containers run in this process
-    _report("recovery", run(measure_recovery(folder, log, repeats, _note_case)), json, plot)
+    report_rows("spark", measure_spark(folder, own_options("file", tier2, s3_endpoint), load, note_case), json, plot)
 
 
 async def _server(controller: str | None) -> str | None:
@@ -389,25 +315,7 @@ async def _server(controller: str | None) -> str | None:
     return chosen
 
 
-def _note_case(case: str) -> None:
-    note(f"measuring {case}")
-
-
-def _report(benchmark: str, rows: Sequence[Row], json: bool, plot: Path | None) -> None:
-    from tailrace.cli.bench.result import result
-
-    content = result(benchmark, rows)
-    if plot is not None:
-        from tailrace.cli.bench.plot import plot as draw
-
-        draw(benchmark, content["machine"], rows, plot)
-    if json:
-        print_json(content)
-    else:
-        _print(benchmark, content["machine"], rows)
-
-
-def _print(benchmark: str, machine: dict[str, Any], rows: Sequence[Row]) -> None:
-    title = f"{benchmark}: {machine['cpu']}, {machine['cores']} cores, {machine['python']}, {machine['kernel']}"
-    cells = [(row["system"], row["case"], row["metric"], f"{row['value']:,.6g}", row["unit"]) for row in rows]
-    print_table(title, ("system", "case", "metric", "value", "unit"), cells)
+app.command()(bench_parts.cache)
+app.command()(bench_parts.index)
+app.command("log")(bench_parts.durable_log)
+app.command()(bench_parts.recovery)

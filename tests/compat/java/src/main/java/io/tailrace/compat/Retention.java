@@ -18,12 +18,15 @@ import io.pravega.client.stream.Stream;
 import io.pravega.client.stream.StreamConfiguration;
 import io.pravega.client.stream.StreamCut;
 import io.pravega.client.stream.impl.UTF8StringSerializer;
+import java.time.Duration;
 import java.util.Map;
+import java.util.NavigableMap;
+import java.util.TreeMap;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 
-/** Retention by size with subscribers of both kinds. The server applies policies each second. */
+/** Retention by size with subscribers of both kinds, and by time. The server applies policies each second. */
 final class Retention {
     private static final UTF8StringSerializer TEXT = new UTF8StringSerializer();
     private static final long LIMIT_MS = 120_000;
@@ -31,6 +34,8 @@ final class Retention {
     private static final int LENGTH = 1000;
     private static final int MINIMUM = 20_000;
     private static final int MAXIMUM = 300_000;
+    private static final Duration MINIMUM_AGE = Duration.ofSeconds(4);
+    private static final Duration MAXIMUM_AGE = Duration.ofSeconds(12);
 
     private final Server server;
     private final String scope = "java-retention-" + System.currentTimeMillis();
@@ -44,15 +49,16 @@ final class Retention {
         try (EventStreamClientFactory clients = server.clients(scope); ReaderGroupManager groups = server.groups(scope)) {
             manual(clients, groups);
             automatic(clients, groups);
+            timed(clients);
+            timedAndHeld(clients, groups);
+            timedAndReleased(clients, groups);
         }
     }
 
     /** What an application releases goes, exactly to there; without its subscription only the minimum stays. */
     private void manual(EventStreamClientFactory clients, ReaderGroupManager groups) throws Exception {
         Stream stream = create("manual", RetentionPolicy.bySizeBytes(MINIMUM));
-        ReaderGroupConfig config = config(stream, StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT);
-        check(groups.createReaderGroup("manual", config), "the reader group existed already");
-        ReaderGroup group = groups.getReaderGroup("manual");
+        ReaderGroup group = subscribe(groups, stream);
         group.updateRetentionStreamCut(Map.of(stream, head(stream)));
         write(clients, stream, 0, 100);
         Thread.sleep(SOME_ROUNDS_MS);
@@ -107,6 +113,56 @@ final class Retention {
             return offset(head(stream)) > held;
         });
         check(offset(tail(stream)) - offset(head(stream)) >= MINIMUM, "less than the minimum is there");
+    }
+
+    /** Without subscribers what is older than the minimum goes, and nothing younger. */
+    private void timed(EventStreamClientFactory clients) throws Exception {
+        goesByAge(clients, create("timed", RetentionPolicy.byTime(MINIMUM_AGE)), MINIMUM_AGE);
+    }
+
+    /** A subscriber that releases nothing holds data until the maximum age. */
+    private void timedAndHeld(EventStreamClientFactory clients, ReaderGroupManager groups) throws Exception {
+        Stream stream = create("timed-held", RetentionPolicy.byTime(MINIMUM_AGE, MAXIMUM_AGE));
+        subscribe(groups, stream).updateRetentionStreamCut(Map.of(stream, head(stream)));
+        goesByAge(clients, stream, MAXIMUM_AGE);
+    }
+
+    /** Between both ages data go when they are released, exactly to there. */
+    private void timedAndReleased(EventStreamClientFactory clients, ReaderGroupManager groups) throws Exception {
+        Stream stream = create("timed-released", RetentionPolicy.byTime(MINIMUM_AGE, Duration.ofHours(1)));
+        ReaderGroup group = subscribe(groups, stream);
+        group.updateRetentionStreamCut(Map.of(stream, head(stream)));
+        write(clients, stream, 0, 50);
+        StreamCut released = tail(stream);
+        write(clients, stream, 50, 100);
+        Thread.sleep(MINIMUM_AGE.toMillis() + SOME_ROUNDS_MS);
+        check(offset(head(stream)) == 0, "data went that were not released");
+        group.updateRetentionStreamCut(Map.of(stream, released));
+        await("the released data go", () -> offset(head(stream)) == offset(released));
+        Thread.sleep(SOME_ROUNDS_MS);
+        check(offset(head(stream)) == offset(released), "more went than was released");
+    }
+
+    /** Write until the head has moved: what is gone was written at least that long before. */
+    private void goesByAge(EventStreamClientFactory clients, Stream stream, Duration age) throws Exception {
+        NavigableMap<Long, Long> begunNanos = new TreeMap<>(); // when the writes began, by where they ended
+        int[] next = {0};
+        await("what is old goes", () -> {
+            long begun = System.nanoTime();
+            write(clients, stream, next[0], next[0] += 5);
+            begunNanos.put(offset(tail(stream)), begun);
+            long head = offset(head(stream));
+            Map.Entry<Long, Long> last = begunNanos.floorEntry(head);
+            check(head == 0 || last != null, "a write is gone in part");
+            check(last == null || System.nanoTime() - last.getValue() >= age.toNanos(), "younger data went");
+            return head > 0;
+        });
+    }
+
+    private ReaderGroup subscribe(ReaderGroupManager groups, Stream stream) {
+        ReaderGroupConfig config = config(stream, StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT);
+        check(groups.createReaderGroup(stream.getStreamName(), config), "the reader group existed already");
+        return groups.getReaderGroup(stream.getStreamName());
     }
 
     private Stream create(String name, RetentionPolicy policy) {
