@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 DAILY = (
-    ("spark/test_spark_bench.py", "spark/test_spark_memory.py"),
+    ("spark/test_spark_bench.py", "spark/test_spark_memory.py", "spark/test_spark_retention.py"),
     ("spark/test_spark_audit.py",),
     ("spark/test_spark_jobs.py", "spark/test_spark_speculation.py"),
     ("spark/test_spark_examples.py", "spark/test_spark_flights.py", "spark/test_spark_application.py"),
@@ -100,9 +100,11 @@ def spark(short_runs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
-    """The addresses of a standalone server of this module."""
-    process = ServerProcess(tmp_path_factory.mktemp("server"), ports=EPHEMERAL, ready_within_s=READY_WITHIN_S)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
+    """The addresses of a standalone server of this module, started with its SERVER_OPTIONS."""
+    options = getattr(request.module, "SERVER_OPTIONS", ())
+    folder = tmp_path_factory.mktemp("server")
+    process = ServerProcess(folder, ports=EPHEMERAL, options=options, ready_within_s=READY_WITHIN_S)
     with asyncio.Runner() as runner:
         endpoints = runner.run(process.start())
         try:

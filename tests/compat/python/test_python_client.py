@@ -48,7 +48,11 @@ def slow_checks(
 
 @pytest.mark.timeout(LIMIT_S + 20)
 @pytest.mark.parametrize(
-    "script", ["scopes_and_streams", "errors", "events", "transactions", "byte_streams", "reader_groups", "scaling"]
+    "script",
+    [
+        *("scopes_and_streams", "errors", "events", "transactions", "byte_streams", "reader_groups", "scaling"),
+        "rolling",
+    ],
 )
 def test_python_client(script: str, python_client: str, run_child: Any) -> None:
     output = run_child([python_client, str(SCRIPTS / f"{script}.py")], LIMIT_S)
