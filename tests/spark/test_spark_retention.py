@@ -40,7 +40,7 @@ def test_what_a_query_has_committed_goes_and_nothing_else(
     def head() -> int:
         return sum(client.run(client.context.controller.head_segments(stream)).values())
 
-    def read(*, checkpoint: Path, **options: str) -> list[int]:
+    def read(checkpoint: Path, **options: str) -> list[int]:
         """Read what there is, as a query from its checkpoint on."""
         found: list[int] = []
 
@@ -54,13 +54,13 @@ def test_what_a_query_has_committed_goes_and_nothing_else(
         return sorted(found)
 
     ends = [write(range(100))]
-    with_group = {"checkpoint": tmp_path / "query", "group": f"{scope}/spark"}
-    assert read(**with_group) == list(range(100))
+    group = f"{scope}/spark"
+    assert read(tmp_path / "query", group=group) == list(range(100))
     assert head() == 0, "a batch is committed before the next one"
     for turn in range(1, 4):
         numbers = range(turn * 100, turn * 100 + 100)
         ends.append(write(numbers))
-        assert read(**with_group) == list(numbers)
+        assert read(tmp_path / "query", group=group) == list(numbers)
         ends_at_s = time.monotonic() + STEP_DEADLINE_S
         while head() < ends[turn - 1]:
             assert time.monotonic() < ends_at_s, f"the head is at {head()}, the query at {ends[turn - 1]}"
@@ -68,4 +68,4 @@ def test_what_a_query_has_committed_goes_and_nothing_else(
         assert head() == ends[turn - 1], "as far as the query has committed"
     time.sleep(SOME_ROUNDS_S)
     assert head() == ends[-2]
-    assert read(checkpoint=tmp_path / "other") == list(range(300, 400)), "what it has not committed is there"
+    assert read(tmp_path / "other") == list(range(300, 400)), "what it has not committed is there"

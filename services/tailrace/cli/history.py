@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tailrace.client.control.history import StreamHistory
 
 
-class Life(NamedTuple):
+class SegmentSpan(NamedTuple):
     """A segment from its creation to its sealing, or to the present. ``length_bytes`` None: not known."""
 
     identifier: int
@@ -22,7 +22,7 @@ class Life(NamedTuple):
     length_bytes: int | None
 
 
-def lives(found: StreamHistory, active_lengths: Mapping[int, int], now_ms: int) -> list[Life]:
+def segment_spans(found: StreamHistory, active_lengths: Mapping[int, int], now_ms: int) -> list[SegmentSpan]:
     """Return all segments in the order of their creation."""
     begun: dict[int, tuple[float, float, int]] = {}
     ended: dict[int, int] = {}
@@ -34,7 +34,7 @@ def lives(found: StreamHistory, active_lengths: Mapping[int, int], now_ms: int) 
     last_ms = now_ms if found.sealed_ms is None else found.sealed_ms
     lengths = {**active_lengths, **found.sealed_sizes}
     return [
-        Life(
+        SegmentSpan(
             identifier,
             low,
             high,
@@ -47,17 +47,17 @@ def lives(found: StreamHistory, active_lengths: Mapping[int, int], now_ms: int) 
     ]
 
 
-def time_of(life: Life, offset: int) -> float:
+def time_of(span: SegmentSpan, offset: int) -> float:
     """Return when about an offset was written, in milliseconds: as if the segment had been written at an even rate."""
-    if not life.length_bytes:
-        return float(life.from_ms)
-    part = min(1.0, max(0.0, offset / life.length_bytes))
-    return life.from_ms + part * (life.to_ms - life.from_ms)
+    if not span.length_bytes:
+        return float(span.from_ms)
+    part = min(1.0, max(0.0, offset / span.length_bytes))
+    return span.from_ms + part * (span.to_ms - span.from_ms)
 
 
-def cut_lines(all_lives: Sequence[Life], cut: Mapping[int, int]) -> list[tuple[float, float, float]]:
+def cut_lines(spans: Sequence[SegmentSpan], cut: Mapping[int, int]) -> list[tuple[float, float, float]]:
     """Return the line of a cut: from which key to which, and about when it was written. A cut has each key once."""
-    found = {life.identifier: life for life in all_lives}
+    found = {span.identifier: span for span in spans}
     return sorted(
         (found[identifier].low, found[identifier].high, time_of(found[identifier], offset))
         for identifier, offset in cut.items()
@@ -65,7 +65,7 @@ def cut_lines(all_lives: Sequence[Life], cut: Mapping[int, int]) -> list[tuple[f
     )
 
 
-def as_json(stream: str, found: StreamHistory, all_lives: Sequence[Life]) -> dict[str, Any]:
+def as_json(stream: str, found: StreamHistory, spans: Sequence[SegmentSpan]) -> dict[str, Any]:
     """Return a history as one JSON value."""
     scope, _, name = stream.partition("/")
     return {
@@ -85,14 +85,14 @@ def as_json(stream: str, found: StreamHistory, all_lives: Sequence[Life]) -> dic
         ],
         "segments": [
             {
-                "id": life.identifier,
-                "low": life.low,
-                "high": life.high,
-                "created_ms": life.from_ms,
-                "sealed_ms": life.to_ms if life.is_sealed else None,
-                "length_bytes": life.length_bytes,
+                "id": span.identifier,
+                "low": span.low,
+                "high": span.high,
+                "created_ms": span.from_ms,
+                "sealed_ms": span.to_ms if span.is_sealed else None,
+                "length_bytes": span.length_bytes,
             }
-            for life in all_lives
+            for span in spans
         ],
         "head": {str(identifier): offset for identifier, offset in found.head.items()},
         "subscribers": [

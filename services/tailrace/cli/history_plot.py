@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from tailrace.cli.history import Life
+    from tailrace.cli.history import SegmentSpan
     from tailrace.client.control.history import StreamHistory
 
 _COLORS: Final = ("#b5442c", "#5b3f8f", "#2c7a4b", "#a8741a", "#1f7f8f", "#8f2f6a")
@@ -25,16 +25,16 @@ _LABELED_MAX: Final = 60
 """Segments that are labeled with their numbers; more labels would cover each other."""
 
 
-def plot(stream: str, found: StreamHistory, all_lives: Sequence[Life], file: Path) -> None:
+def plot(stream: str, found: StreamHistory, spans: Sequence[SegmentSpan], file: Path) -> None:
     """Write `figure_of` as a PNG.
 
     Raises:
         UnsupportedError: matplotlib is not installed.
     """
-    figure_of(stream, found, all_lives).savefig(file, format="png", dpi=120)
+    figure_of(stream, found, spans).savefig(file, format="png", dpi=120)
 
 
-def figure_of(stream: str, found: StreamHistory, all_lives: Sequence[Life]) -> Figure:
+def figure_of(stream: str, found: StreamHistory, spans: Sequence[SegmentSpan]) -> Figure:
     """Draw time to the right, routing keys upwards, a box for each segment, the present head, a line for each cut.
 
     The group id (``gid``) of each of them says what it is: ``segment ID``, ``truncated``, ``read by SCOPE/GROUP``.
@@ -49,39 +49,39 @@ def figure_of(stream: str, found: StreamHistory, all_lives: Sequence[Life]) -> F
         raise UnsupportedError("--plot needs matplotlib: install tailrace[dev]") from error
     figure = Figure(figsize=(11, 5), layout="constrained")
     panel: Any = figure.subplots()
-    _draw_segments(panel, all_lives)
-    _draw_head(panel, found, all_lives)
+    _draw_segments(panel, spans)
+    _draw_head(panel, found, spans)
     for number, (name, cut) in enumerate(found.subscribers.items()):
         if cut:
-            _draw_cut(panel, cut_lines(all_lives, cut), _COLORS[number % len(_COLORS)], f"read by {name}")
+            _draw_cut(panel, cut_lines(spans, cut), _COLORS[number % len(_COLORS)], f"read by {name}")
     of_dates: Any = dates  # it has no types
     locator = of_dates.AutoDateLocator(tz=datetime.UTC)
     panel.xaxis.set_major_locator(locator)
     panel.xaxis.set_major_formatter(of_dates.ConciseDateFormatter(locator, tz=datetime.UTC))
     panel.set(ylim=(0, 1), ylabel="routing keys, hashed", xlabel="time, UTC")
-    panel.set_title(f"{stream}: {len(found.epochs)} epochs, {len(all_lives)} segments", fontsize=10)
+    panel.set_title(f"{stream}: {len(found.epochs)} epochs, {len(spans)} segments", fontsize=10)
     if panel.get_legend_handles_labels()[1]:
         panel.legend(loc="upper left", fontsize=8)
     return figure
 
 
-def _draw_segments(panel: Any, all_lives: Sequence[Life]) -> None:
-    for life in all_lives:
-        begin, end = _time(life.from_ms), _time(life.to_ms)
-        color = SEALED_COLOR if life.is_sealed else ACTIVE_COLOR
+def _draw_segments(panel: Any, spans: Sequence[SegmentSpan]) -> None:
+    for span in spans:
+        begin, end = _time(span.from_ms), _time(span.to_ms)
+        color = SEALED_COLOR if span.is_sealed else ACTIVE_COLOR
         panel.fill_between(
-            [begin, end], life.low, life.high, facecolor=color, edgecolor="#ffffff", linewidth=1.2,
-            gid=f"segment {life.identifier}",
+            [begin, end], span.low, span.high, facecolor=color, edgecolor="#ffffff", linewidth=1.2,
+            gid=f"segment {span.identifier}",
         )  # fmt: skip
-        if len(all_lives) <= _LABELED_MAX:
+        if len(spans) <= _LABELED_MAX:
             middle = begin + (end - begin) / 2
-            number = life.identifier & 0xFFFFFFFF
-            panel.text(middle, (life.low + life.high) / 2, str(number), ha="center", va="center", fontsize=8)
+            number = span.identifier & 0xFFFFFFFF
+            panel.text(middle, (span.low + span.high) / 2, str(number), ha="center", va="center", fontsize=8)
 
 
-def _draw_head(panel: Any, found: StreamHistory, all_lives: Sequence[Life]) -> None:
+def _draw_head(panel: Any, found: StreamHistory, spans: Sequence[SegmentSpan]) -> None:
     """Shade what lies before the present head, key by key. Earlier heads are not recorded."""
-    lines = cut_lines(all_lives, found.head)
+    lines = cut_lines(spans, found.head)
     if not lines:
         return
     first = _time(found.epochs[0].created_ms)

@@ -240,7 +240,7 @@ def history(
             return found, await _lengths(client, stream, found)
 
     found, lengths = run(work())
-    segments = histories.lives(found, lengths, round(time.time() * 1000))
+    segments = histories.segment_spans(found, lengths, round(time.time() * 1000))
     if plot is not None:
         from tailrace.cli import history_plot
 

@@ -31,26 +31,26 @@ def made(**changes: Any) -> StreamHistory:
 
 
 def test_a_segment_lives_from_its_epoch_to_the_first_one_without_it() -> None:
-    found = history.lives(made(), {MERGED: 200}, NOW_MS)
+    found = history.segment_spans(made(), {MERGED: 200}, NOW_MS)
     assert found == [
-        history.Life(ONE, 0.0, 1.0, 1000, 3000, True, 100),
-        history.Life(LEFT, 0.0, 0.25, 3000, 7000, True, 40),
-        history.Life(RIGHT, 0.25, 1.0, 3000, 7000, True, 0),
-        history.Life(MERGED, 0.0, 1.0, 7000, NOW_MS, False, 200),
+        history.SegmentSpan(ONE, 0.0, 1.0, 1000, 3000, True, 100),
+        history.SegmentSpan(LEFT, 0.0, 0.25, 3000, 7000, True, 40),
+        history.SegmentSpan(RIGHT, 0.25, 1.0, 3000, 7000, True, 0),
+        history.SegmentSpan(MERGED, 0.0, 1.0, 7000, NOW_MS, False, 200),
     ]
 
 
 def test_a_segment_may_live_through_several_epochs_and_a_sealed_stream_ends() -> None:
     kept = {LEFT: KeyRange(0.0, 0.25), RIGHT: KeyRange(0.25, 1.0)}
     epochs = (*made().epochs[:2], HistoryEpoch(2, 5000, 2, 1, 0, {LEFT: kept[LEFT], MERGED: KeyRange(0.25, 1.0)}))
-    found = {each.identifier: each for each in history.lives(made(epochs=epochs, sealed_ms=9000), {}, NOW_MS)}
+    found = {each.identifier: each for each in history.segment_spans(made(epochs=epochs, sealed_ms=9000), {}, NOW_MS)}
     assert (found[LEFT].from_ms, found[LEFT].to_ms, found[LEFT].is_sealed) == (3000, 9000, True)
     assert (found[RIGHT].to_ms, found[MERGED].to_ms) == (5000, 9000)
     assert found[MERGED].length_bytes is None
 
 
 def test_the_line_of_a_cut_is_where_its_bytes_were_written() -> None:
-    found = history.lives(made(), {MERGED: 200}, NOW_MS)
+    found = history.segment_spans(made(), {MERGED: 200}, NOW_MS)
     assert history.cut_lines(found, {RIGHT: 0, LEFT: 10}) == [(0.0, 0.25, 4000.0), (0.25, 1.0, 3000.0)]
     assert history.cut_lines(found, {MERGED: 50}) == [(0.0, 1.0, 7750.0)]
     assert history.cut_lines(found, {MERGED: 500}) == [(0.0, 1.0, 10_000.0)], "not after the present"
@@ -58,7 +58,7 @@ def test_the_line_of_a_cut_is_where_its_bytes_were_written() -> None:
 
 
 def test_as_json() -> None:
-    shown = history.as_json("s/t", made(), history.lives(made(), {MERGED: 200}, NOW_MS))
+    shown = history.as_json("s/t", made(), history.segment_spans(made(), {MERGED: 200}, NOW_MS))
     assert (shown["scope"], shown["stream"], shown["state"]) == ("s", "t", "active")
     assert [each["segments"] for each in shown["epochs"]] == [[ONE], [LEFT, RIGHT], [MERGED]]
     assert [each["sealed_ms"] for each in shown["segments"]] == [3000, 7000, 7000, None]
@@ -74,7 +74,7 @@ def drawn(found: StreamHistory) -> tuple[dict[str, list[Box]], dict[str, list[tu
     """The boxes and the lines of the picture, by what they are."""
     boxes: dict[str, list[Box]] = {}
     lines: dict[str, list[tuple[float, float]]] = {}
-    (panel,) = history_plot.figure_of("s/t", found, history.lives(found, {MERGED: 200}, NOW_MS)).axes
+    (panel,) = history_plot.figure_of("s/t", found, history.segment_spans(found, {MERGED: 200}, NOW_MS)).axes
     for area in panel.collections:
         extents = area.get_datalim(panel.transData).extents
         begin, low, end, high = (float(value) for value in extents)
@@ -122,6 +122,6 @@ def test_the_picture_of_a_stream_that_was_never_truncated(changes: dict[str, Any
 def test_the_file_has_the_picture(tmp_path: Path) -> None:
     found = made(head={}, subscribers={})
     file = tmp_path / "history.png"
-    history_plot.plot("s/t", found, history.lives(found, {MERGED: 200}, NOW_MS), file)
+    history_plot.plot("s/t", found, history.segment_spans(found, {MERGED: 200}, NOW_MS), file)
     sealed, active = pixels(file, SEALED_COLOR), pixels(file, ACTIVE_COLOR)
     assert sealed > active > 0, "the segments that are sealed cover two thirds"
