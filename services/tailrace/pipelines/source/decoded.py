@@ -46,7 +46,7 @@ class OneRowEach:
         tables: list[pa.Table] = []
         self._decode(values, offsets, place, tables)
         del values  # an event may have 8 MiB
-        whole, first = pa.concat_tables(tables).combine_chunks(), 0
+        whole, first = tables.pop() if len(tables) == 1 else pa.concat_tables(tables).combine_chunks(), 0
         tables.clear()
         for batch in whole.to_batches():
             yield Decoded(batch, first, batch.num_rows)
@@ -65,6 +65,11 @@ class OneRowEach:
                 raise undecodable(place, offsets[0], error) from error
             else:
                 into.append(corrupt_row(self._wanted, values[0]))
+
+
+def combined(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array, without a copy of one that is."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def undecodable(place: str, offset: int, error: Exception) -> BadRequestError:

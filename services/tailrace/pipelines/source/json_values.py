@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from tailrace.common.errors import BadRequestError
-from tailrace.pipelines.source.decoded import OneRowEach, corrupt_column
+from tailrace.pipelines.source.decoded import OneRowEach, combined, corrupt_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
@@ -96,7 +96,7 @@ class JsonDecoder:
             return pa.nulls(table.num_rows, field.type)
         if field.name in self._maps:
             return _with_maps([each.get(field.name) for each in objects], field.type)
-        return _finished(table.column(field.name).combine_chunks(), field.type)
+        return _finished(combined(table.column(field.name)), field.type)
 
 
 def _parse_options(fields: Iterable[pa.Field]) -> pyarrow.json.ParseOptions:
@@ -199,7 +199,7 @@ def _with_maps(raw: Sequence[msgspec.Raw | None], wanted: pa.DataType) -> pa.Arr
         field = pa.field("v", wanted)
         if not lines:
             return pa.nulls(0, wanted)
-        return _finished(_read(lines, _parse_options([field])).column("v").combine_chunks(), wanted)
+        return _finished(combined(_read(lines, _parse_options([field])).column("v")), wanted)
     known = [None if each is None or bytes(each).strip() == b"null" else each for each in raw]
     missing = pa.array([each is None for each in known], pa.bool_())
     if pa.types.is_list(wanted):
