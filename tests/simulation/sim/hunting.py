@@ -24,7 +24,7 @@ from sim.knobs import silent_logs
 from sim.seeds import processes
 
 SEEDS_MAX = 200
-SECONDS_MAX = 60.0
+SECONDS_MAX = 240.0
 OTHERS_MAX = 3
 SEED_SECONDS_MAX = 30.0
 SIM = Path(__file__).resolve().parent
