@@ -39,7 +39,7 @@ async def measure_scales(target: Target, *, scales: int, open_count: int, report
     """Return the rows of the case without other transactions, and of the one beside so many open ones.
 
     Raises:
-        DataLossError: afterwards the stream does not hold exactly the events that were acknowledged.
+        DataLossError: afterwards the stream does not hold exactly the bytes that were acknowledged.
         DeadlineError: a scale took longer than SCALE_DEADLINE_S.
     """
     rows: list[Row] = []
@@ -114,7 +114,7 @@ class _Run:
             raise DeadlineError(f"a scale takes longer than {SCALE_DEADLINE_S:g} s") from error
 
     async def check(self) -> None:
-        """Raise DataLossError unless the stream holds each event once."""
+        """Raise DataLossError unless the stream holds the bytes of every event once."""
         control = self._context.controller
         names = [self._stream.segment(each) for each in await control.segments_between(self._stream, None, None)]
         found = await gather_bounded(names, self._context.segments.segment_info)
