@@ -89,10 +89,10 @@ class AppendPath:
         for part in request.data:
             crc = crc32c(part, crc)
         item = StagedAppend(request, segment, offset, crc, values)
+        header = ops.append_header(segment.segment_id, offset, request.length, crc, values)
         segment.staged_length = offset + request.length
         segment.stage_attributes(values)
         segment.inflight += 1
-        header = ops.append_header(segment.segment_id, offset, request.length, crc, values)
         core.processor.stage_append(item, header, request.data)
         return None
 

@@ -122,8 +122,8 @@ class Frame:
 class OperationProcessor:
     """Numbers operations, writes them to the log in frames, and completes them.
 
-    It calls ``commit(frame)`` for each durable frame, in order, and ``lost(error)`` when the log fails: the receiver
-    must then call `stop`. The frames' buffers are of ``arenas``, which the containers of a process share.
+    It calls ``commit(frame)`` for each durable frame, in order, and ``lost(error)`` when the log or the staging of an
+    operation fails: the receiver must then call `stop`. The frames' buffers are of ``arenas``, which the containers of a process share.
     """
 
     def __init__(
@@ -187,7 +187,17 @@ class OperationProcessor:
     # -- staging -------------------------------------------------------------------------------------------------
 
     def stage_append(self, item: StagedAppend, header: bytes, data: Sequence[Buffer]) -> None:
-        """Write an append's record, with a copy of its data, to the current frame."""
+        """Write an append's record, with a copy of its data, to the current frame.
+
+        Raises ContainerStoppedError when that fails: the staged state has an operation that no frame has, so the
+        container stops.
+        """
+        try:
+            self._write_append(item, header, data)
+        except Exception as error:
+            raise self._not_staged(error) from error
+
+    def _write_append(self, item: StagedAppend, header: bytes, data: Sequence[Buffer]) -> None:
         item.sequence = self._take_sequence()
         frame = self._frame
         size = operation_log.RECORD.size + len(header) + item.length
@@ -217,9 +227,22 @@ class OperationProcessor:
         self._enqueue(frame, item, size)
 
     def stage_control(self, operation: ops.ControlOperation) -> asyncio.Future[None]:
-        """Write any other operation's record; the returned future is done when the operation is committed."""
+        """Write any other operation's record; the returned future is done when the operation is committed.
+
+        Raises as `stage_append`.
+        """
         if self._stopped is not None:
             raise self._stopped
+        try:
+            return self._write_control(operation)
+        except Exception as error:
+            raise self._not_staged(error) from error
+
+    def _not_staged(self, error: Exception) -> ContainerStoppedError:
+        self._lost(error)
+        return ContainerStoppedError(f"an operation could not be staged: {error}")
+
+    def _write_control(self, operation: ops.ControlOperation) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         item = StagedControl(operation, future)
         item.sequence = self._take_sequence()

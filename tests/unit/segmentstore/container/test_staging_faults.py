@@ -1,0 +1,50 @@
+"""An operation that cannot be staged stops the container: what it changed before is in no frame."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.common.errors import ContainerStoppedError, TailraceError
+from tailrace.segmentstore.container.arena_pool import ArenaPool
+from tailrace.segmentstore.metadata import operations as ops
+
+from ..conftest import World
+
+NAME = "scope/stream/0.#epoch.0"
+OTHER = "scope/stream/1.#epoch.0"
+
+
+@pytest.mark.parametrize("operation", ["append", "control"])
+async def test_a_fault_while_staging_loses_and_damages_nothing(
+    world: World, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+    await container.append(NAME, [b"before"])
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no memory for a buffer")
+
+    with monkeypatch.context() as patched:
+        if operation == "append":
+            patched.setattr(ArenaPool, "take", fail)
+            attempt = container.append(NAME, [b"lost"])
+        else:
+            patched.setattr(ops.Seal, "encode", fail)
+            attempt = container.seal(NAME)
+        with pytest.raises((TailraceError, MemoryError)):
+            await attempt
+    with pytest.raises(ContainerStoppedError, match="no memory for a buffer"):
+        await container.append(NAME, [b"after"])
+    async with asyncio.timeout(60):
+        cause = await container.wait_stopped()
+    assert isinstance(cause, MemoryError)
+    await container.close()
+    container = await world.open()
+    await container.append(NAME, [b" and after"])
+    result = await container.read(NAME, 0, 100, wait=False)
+    assert b"".join(result.data) == b"before and after"
+    assert not (await container.info(NAME)).sealed
+    await container.close()
