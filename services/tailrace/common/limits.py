@@ -448,6 +448,7 @@ CONTAINER_MEMORY_DAMAGE_FORGET_S: Final = 3600.0  # of running without further o
 CONTAINER_REOPEN_MIN_S: Final = 0.5  # the same after causes that pass by themselves, as an epoch that was not returned
 CONTAINER_REOPEN_MAX_S: Final = 10.0
 CONTAINER_LEAVE_DEADLINE_S: Final = 15.0  # for the flush of a container that is released or closed
+CONTAINER_LEAVE_REST_S: Final = 5.0  # the part of it that remains when its clients are refused
 TABLE_COMPACTION_INTERVAL_S: Final = 30.0
 ROUTES_CACHED_MAX: Final = 10_000  # segment names whose container is remembered
 CLOSE_DEADLINE_S: Final = 20.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.common import limits
 from tailrace.common.errors import OverloadedError
@@ -18,7 +18,7 @@ from tailrace.segmentstore.background.transient_sweep import TransientSweep
 from tailrace.segmentstore.container.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from tailrace.segmentstore.container.core import ContainerCore, ContainerStorage
 
@@ -116,6 +116,13 @@ class BackgroundTasks:
 
     async def flush_to_storage(self) -> None:
         """See `SegmentContainer.flush_to_storage`."""
+        await self._run_flush(self._flush_and_checkpoint)
+
+    async def flush_ahead(self) -> None:
+        """Move what is staged by now to Tier 2, without a checkpoint: what a later `flush_to_storage` need not."""
+        await self._run_flush(self._flush)
+
+    async def _run_flush(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         core = self._core
         core.check_running()
         await core.barrier()
@@ -124,7 +131,7 @@ class BackgroundTasks:
             raise OverloadedError(f"container {core.container_id} already runs {len(asked_for)} flushes; retry")
         # A task of the container's own: if a flush ended with its caller between the staging and the commit of an
         # index root, the next flush would write the same range of the index again.
-        flush = core.spawn_for_caller(self._flush_and_checkpoint())
+        flush = core.spawn_for_caller(work())
         asked_for.add(flush)
         flush.add_done_callback(asked_for.discard)
         await asyncio.wait([flush])
@@ -132,8 +139,11 @@ class BackgroundTasks:
             raise core.stopped_error()
         flush.result()
 
-    async def _flush_and_checkpoint(self) -> None:
+    async def _flush(self) -> None:
         await self.writer.flush_all(self._core.log.next_sequence - 1)
         await self.attribute_writer.flush_due()
+
+    async def _flush_and_checkpoint(self) -> None:
+        await self._flush()
         await self.checkpointer.run_if_due(force=True)
         await self.snapshotter.take()

@@ -102,6 +102,11 @@ class Container:
         """See `Lifecycle.leave`."""
         self._lifecycle.leave()
 
+    @property
+    def leaving(self) -> bool:
+        """Return whether it refuses requests because its worker closes it."""
+        return self.core.leaving
+
     async def wait_stopped(self) -> Exception:
         """See `Lifecycle.wait_stopped`."""
         return await self._lifecycle.wait_stopped()

@@ -313,13 +313,14 @@ class ContainerSupervisor:
     # -- release -------------------------------------------------------------------------------------------------
 
     async def release(self, *, flush: bool) -> None:
-        """Refuse the container's requests at once, flush it within a bound, and close its log.
+        """Flush the container within a bound while it serves, then refuse its requests, and close its log.
 
-        Without a flush while the object store does not answer: writers would wait for its deadline.
+        Without a flush its requests are refused at once; also while the object store does not answer, when writers would
+        wait for its deadline.
         The release runs in a task of its own: it ends even if the caller is cancelled, and later calls wait for it.
         """
         if self._released is None:
-            if self.container is not None:
+            if self.container is not None and not flush:
                 self.container.leave()
             self._released = asyncio.get_running_loop().create_task(self._release(flush))
         await asyncio.shield(self._released)
@@ -329,10 +330,10 @@ class ContainerSupervisor:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._tried.set()
-        self.container = self.tables = None
         if self._opened is not None:
             await self._opened.close(flush=flush, at_once=self._store_is_silent())
             self._opened = None
+        self.container = self.tables = None
 
     def _store_is_silent(self) -> bool:
         """Return whether the object store leaves requests of this worker without an answer."""
@@ -344,6 +345,11 @@ class ContainerSupervisor:
     def leaving(self) -> bool:
         """Return whether `release` was called."""
         return self._released is not None
+
+    @property
+    def refuses(self) -> bool:
+        """Return whether requests are refused, because `release` was called and what it flushes first is in Tier 2."""
+        return self.leaving and (self.container is None or self.container.leaving)
 
     @property
     def released(self) -> bool:

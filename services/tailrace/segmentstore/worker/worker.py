@@ -104,7 +104,7 @@ class Worker:
         await self._supervisor(container_id).begin()
 
     async def release_container(self, container_id: int, flush: bool = True) -> None:
-        """Release a container: from now on its requests get WrongHost.
+        """Release a container: its requests get WrongHost; with `flush` not before most of it is in Tier 2.
 
         Staged operations are committed. With `flush` they are moved to Tier 2 within
         ``limits.CONTAINER_LEAVE_DEADLINE_S``, so that the next owner recovers quickly. The log is closed when this
@@ -201,7 +201,7 @@ class Worker:
     def container_by_id(self, container_id: int) -> Container:
         """Return a container by its number; errors as of `container_for`."""
         supervisor = self._supervisors.get(container_id)
-        if supervisor is None or supervisor.leaving:
+        if supervisor is None or supervisor.refuses:
             raise WrongHostError(f"container {container_id} does not run here")
         if supervisor.container is None:
             reason = f"stopped: {supervisor.failed.reason}" if supervisor.failed is not None else "is opening"

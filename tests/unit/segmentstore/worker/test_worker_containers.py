@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
 
 import pytest
 import structlog
@@ -30,7 +31,7 @@ from tailrace.segmentstore.worker.container_supervisor import NotOpen, summarise
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.contact import StoreContact
 from tailrace.storage.obstores import open_object_store
-from tailrace.storage.port import ObjectStore
+from tailrace.storage.port import Buffer, ObjectStore
 
 from ..conftest import eventually
 
@@ -143,7 +144,7 @@ async def test_requests_of_a_container_that_leaves_are_sent_away_and_what_is_sta
         tail = asyncio.ensure_future(container.read(name, 6, 100, wait=True))
         staged = asyncio.ensure_future(container.append(name, [b"staged"]))
         await asyncio.sleep(0)
-        leaving = asyncio.ensure_future(worker.release_container(0))
+        leaving = asyncio.ensure_future(worker.release_container(0, flush=False))
         await asyncio.sleep(0)
         with pytest.raises(WrongHostError):
             worker.container_for(name)
@@ -412,18 +413,55 @@ async def test_closing_with_a_flush_goes_on_after_a_container_that_fails(
         name = segment_in(container.container_id)
         await container.create_segment(name)
         await container.append(name, [b"x" * 1000])
-    flush = BackgroundTasks.flush_to_storage
+    flush = BackgroundTasks._run_flush
 
-    async def failing(self: BackgroundTasks) -> None:
+    async def failing(self: BackgroundTasks, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._core.container_id == 0:
             raise UnavailableError("no Tier 2")
         if self._core.container_id == 1:
             await asyncio.get_running_loop().create_future()
-        await flush(self)
+        await flush(self, work)
 
-    monkeypatch.setattr(BackgroundTasks, "flush_to_storage", failing)
+    monkeypatch.setattr(BackgroundTasks, "_run_flush", failing)
     monkeypatch.setattr(limits, "CONTAINER_LEAVE_DEADLINE_S", 0.2)
+    monkeypatch.setattr(limits, "CONTAINER_LEAVE_REST_S", 0.1)
     await worker.close(flush=True)
     assert [container.status().state for container in containers] == ["stopped"] * COUNT
     assert [container.status().untiered_bytes for container in containers] == [1000, 1000, 0]
     assert worker.owned() == ()
+
+
+async def test_a_container_that_moves_serves_until_most_of_it_is_in_tier_2(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = cluster.worker("one", (0,))
+    async with running(worker):
+        (container,) = worker.containers()
+        segment = segment_in(0)
+        await container.create_segment(segment)
+        await container.append(segment, [b"before"])
+        puts, may_put = 0, asyncio.Event()
+        put = cluster.store.put
+
+        async def waiting_put(key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+            nonlocal puts
+            puts += 1
+            await may_put.wait()
+            await put(key, data, if_absent=if_absent)
+
+        monkeypatch.setattr(cluster.store, "put", waiting_put)
+        releasing = asyncio.ensure_future(worker.release_container(0))
+        await eventually(lambda: puts)
+        assert worker.owned() == ()
+        assert not releasing.done()
+        served = worker.container_for(segment)
+        async with asyncio.timeout(30):
+            assert await served.append(segment, [b" and after"]) == (6, 16)
+        may_put.set()
+        await releasing
+        with pytest.raises(WrongHostError):
+            worker.container_for(segment)
+        await worker.open_container(0)
+        opened = worker.container_for(segment)
+        assert await opened.read_exact(segment, 0, 16) == b"before and after"
+        assert opened.status().untiered_bytes == 0
