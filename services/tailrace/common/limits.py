@@ -79,8 +79,10 @@ CHECKPOINT_INTERVAL_BYTES: Final = 64 * MIB
 CHECKPOINT_INTERVAL_OPERATIONS: Final = 100_000
 CHECKPOINT_BYTES_PER_FRAME: Final = 4 * KIB  # checkpoint size that is worth one log frame
 CHECKPOINT_FRAMES_PER_SEGMENT: Final = 4  # frames that are worth the flush of one segment before a checkpoint
+CHECKPOINT_GROWTH_FACTOR: Final = 2  # bytes that a byte of an operation may add to the next checkpoint
 CHECKPOINT_FULL_DISK_FACTOR: Final = 8  # checkpoints come so many times earlier while the disk is full, to free space
 MERGED_SOURCES_REMEMBERED_S: Final = 600.0
+MERGED_SOURCES_REMEMBERED_MAX: Final = 20_000  # of a container, after a checkpoint: 390 B of memory each
 
 # -- file log (docs/design.md#tier-1) -----------------------------------------------------------------------------
 LOG_FILE_BYTES: Final = 64 * MIB  # one preallocated, zeroed file

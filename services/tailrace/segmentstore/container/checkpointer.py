@@ -31,7 +31,9 @@ class Checkpointer:
         self._running = False
 
     def begin(self) -> None:
-        """Count from the log's start; call it once the log is open and recovered."""
+        """Count from the log's start, and keep room for a checkpoint; call it once the log is open and recovered."""
+        self._body_bytes = len(checkpoint.encode(self._state))
+        self._core.admission.checkpointed(self._body_bytes)
         self._frames = self._log.log_start
         self._old_epochs = self._log.epochs_at_opening >= limits.LOG_EPOCHS_PER_CHECKPOINT
 
@@ -56,9 +58,9 @@ class Checkpointer:
             self._running = False
 
     def _due(self) -> bool:
-        interval_bytes = limits.CHECKPOINT_INTERVAL_BYTES
+        interval_bytes = max(limits.CHECKPOINT_INTERVAL_BYTES, self._body_bytes)
         if self._core.admission.full_reason:
-            interval_bytes //= limits.CHECKPOINT_FULL_DISK_FACTOR
+            interval_bytes = limits.CHECKPOINT_INTERVAL_BYTES // limits.CHECKPOINT_FULL_DISK_FACTOR
         processor = self._core.processor
         return (
             self._old_epochs
@@ -92,29 +94,40 @@ class Checkpointer:
         return costly and self._new_frames >= self._flush_worth()
 
     async def _run(self, force: bool) -> None:
-        if not await self._room(self._body_bytes, force):
+        forgotten = self._state.forget_merged(
+            self._core.clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000),
+            limits.MERGED_SOURCES_REMEMBERED_MAX,
+        )
+        # Without room for one as long as the last, encode none, unless it may be shorter.
+        if not forgotten and not await self._room(self._body_bytes, force):
             return
         processor = self._core.processor
         written, count, frames = processor.written_bytes, processor.operations, self._log.next_sequence
-        self._state.forget_merged(self._core.clock.now_ms() - int(limits.MERGED_SOURCES_REMEMBERED_S * 1000))
         last = self._committer.last_frame
         keep_from = 0 if last is None else last.keep_from
         body, as_of = checkpoint.encode(self._state), self._state.committed_sequence
         self._body_bytes = len(body)
+        self._core.admission.checkpointed(len(body))
         if not await self._room(len(body), force):
             return
         future = processor.stage_control(ops.Checkpoint(as_of, body))
-        self._bytes, self._operations, self._frames, self._old_epochs = written, count, frames, False
+        # Without its own bytes: else a long one would make the next one due.
+        self._bytes = written + len(body)
+        self._operations, self._frames, self._old_epochs = count, frames, False
         await future
         self._keep_from = keep_from
         await self._truncate_log()
 
     async def _room(self, body_bytes: int, wait: bool) -> bool:
-        """Return whether a checkpoint may be staged now; with `wait`, raise DiskFullError in place of False."""
+        """Return whether a checkpoint may be staged now; with `wait`, raise DiskFullError in place of False.
+
+        Without room the log is truncated as far as the last checkpoint allows.
+        """
         while True:
             try:
                 again = self._core.admission.check_background(body_bytes)
             except DiskFullError:
+                await self._truncate_log()
                 if wait:
                     raise
                 return False

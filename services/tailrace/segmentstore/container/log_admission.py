@@ -29,7 +29,8 @@ _logger = structlog.get_logger()
 class LogAdmission:
     """Decides what may be staged.
 
-    It calls ``flush_now`` when the disk becomes full.
+    It calls ``flush_now`` when the disk becomes full. Callers' operations leave room for a checkpoint: only one more
+    checkpoint lets a full log truncate itself.
     """
 
     def __init__(
@@ -46,7 +47,23 @@ class LogAdmission:
         self._untiered = untiered
         self._flush_now = flush_now
         self._refused = 0
+        self._checkpoint_bytes = 0
+        self._control_bytes = 0
         self.full_reason = ""
+
+    def checkpointed(self, body_bytes: int) -> None:
+        """Keep room for a checkpoint that is as long as one of now: so many bytes."""
+        self._checkpoint_bytes = body_bytes
+        self._control_bytes = self._processor.control_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much room the next checkpoint may need, beyond what the log's reserve has for it.
+
+        An operation may add twice its own length to a checkpoint: a merge, which leaves a name, is the largest.
+        """
+        grown = limits.CHECKPOINT_GROWTH_FACTOR * (self._processor.control_bytes - self._control_bytes)
+        return max(0, self._checkpoint_bytes + grown - limits.LOG_RESERVE_BYTES // 2)
 
     def check(self, body_bytes: int, *, reserved: bool = False) -> asyncio.Future[None] | None:
         """Return None when an operation may be staged now, else a future: check again when it is done.
@@ -62,7 +79,7 @@ class LogAdmission:
         if not (self._untiered.has_room or reserved):
             return self._untiered.room()
         try:
-            more_space = self._log.check_space(*processor.unwritten(body_bytes), reserved=reserved)
+            more_space = self._log.check_space(*processor.unwritten(body_bytes + self.kept_bytes), reserved=reserved)
         except DiskFullError as error:
             self._refuse(error)
             raise
@@ -125,7 +142,8 @@ class LogAdmission:
         if not self.full_reason:
             return
         try:
-            more_space = self._log.check_space(*self._processor.unwritten(limits.CONTROL_OPERATION_MAX_BYTES))
+            needed = limits.CONTROL_OPERATION_MAX_BYTES + self.kept_bytes
+            more_space = self._log.check_space(*self._processor.unwritten(needed))
         except DiskFullError:
             return
         if more_space is None:

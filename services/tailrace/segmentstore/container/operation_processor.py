@@ -153,6 +153,8 @@ class OperationProcessor:
         self.unwritten_bytes = 0  # the part of staged_bytes that the log has not received yet
         self.operations = 0
         self.written_bytes = 0
+        self.control_bytes = 0
+        """Bytes of all operations but appends, and checkpoints."""
 
     @property
     def next_sequence(self) -> int:
@@ -247,6 +249,8 @@ class OperationProcessor:
         item = StagedControl(operation, future)
         item.sequence = self._take_sequence()
         body = operation.encode()
+        if operation.TYPE is not ops.OperationType.CHECKPOINT:
+            self.control_bytes += len(body)
         size = operation_log.RECORD.size + len(body)
         frame = self._frame
         if frame.used + size > self._frame_max and size <= self._frame_max:

@@ -73,7 +73,7 @@ class SegmentOperations:
     async def seal(self, segment: str) -> int:
         """See `SegmentContainer.seal`."""
         await self._core.admit_control()
-        target = self._core.staged_segment(segment)
+        target = await self._settled_segment(segment)
         if target.staged_sealed:
             await self._core.barrier()
             raise SegmentSealedError(segment)
@@ -84,9 +84,11 @@ class SegmentOperations:
     async def truncate(self, segment: str, offset: int) -> None:
         """See `SegmentContainer.truncate`."""
         await self._core.admit_control(gives_space=True)
-        target = self._core.staged_segment(segment)
+        target = await self._settled_segment(segment)
         if not target.staged_start <= offset <= target.staged_length:
-            raise SegmentTruncatedError(segment, target.staged_start)
+            start = target.staged_start
+            await self._core.barrier()
+            raise SegmentTruncatedError(segment, start)
         if offset == target.staged_start:
             await self._core.barrier()
             return
@@ -96,10 +98,21 @@ class SegmentOperations:
     async def delete(self, segment: str) -> None:
         """See `SegmentContainer.delete`."""
         await self._core.admit_control(gives_space=True)
-        target = self._core.staged_segment(segment)
+        target = await self._settled_segment(segment)
         del self._state.staged_by_name[segment]
         target.staged_gone = target.staged_sealed = True
         await self._core.processor.stage_control(ops.Delete(target.segment_id))
+
+    async def _settled_segment(self, name: str) -> Segment:
+        """Return a segment as of the last staged operation.
+
+        Raises NoSuchSegmentError only once it is durable that there is none: a deletion that is not may be undone.
+        """
+        segment = self._state.staged_by_name.get(name)
+        if segment is None:
+            await self._core.barrier()
+            raise NoSuchSegmentError(name)
+        return segment
 
     async def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate]) -> MergeResult:
         """See `SegmentContainer.merge`."""

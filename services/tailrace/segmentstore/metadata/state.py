@@ -288,20 +288,28 @@ class ContainerState:
             shift += step
         raise ValueError(f"merges of segment {segment_id} form a circle")
 
-    def forget_merged(self, before_ms: int) -> None:
-        """Forget sources merged before a time; none while chunks of one are being flushed.
+    def forget_merged(self, before_ms: int, keep_max: int) -> bool:
+        """Forget sources merged before a time, and the oldest above `keep_max`; none while chunks of one are flushed.
 
         The place of those chunks must not depend on what a later checkpoint forgets, which may never become durable:
         replay would end in another state.
+
+        Return whether any was forgotten.
         """
         if any(segment_id in self.moves for segment_id in self.flushing):
-            return
-        old = [name for name, item in self.merged.items() if item.timestamp_ms < before_ms]
+            return False
+        surplus = max(0, len(self.merged) - keep_max)
+        old = [
+            name
+            for number, (name, item) in enumerate(self.merged.items())
+            if number < surplus or item.timestamp_ms < before_ms
+        ]
         for name in old:
             del self.merged[name]
         known = {item.source_id for item in self.merged.values()}
         for segment_id in [segment_id for segment_id in self.moves if segment_id not in known]:
             del self.moves[segment_id]
+        return bool(old)
 
     def leave_room(self) -> None:
         """Count out what is in memory: the container has ended."""

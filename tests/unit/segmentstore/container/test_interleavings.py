@@ -14,9 +14,11 @@ from tailrace.common.errors import (
     ContainerStoppedError,
     CorruptionError,
     NoSuchSegmentError,
+    OutcomeUnknownError,
     OverloadedError,
     UnavailableError,
 )
+from tailrace.log.memory import MemoryLog
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType, SegmentKind
 from tailrace.segmentstore.container.checkpointer import Checkpointer
 from tailrace.segmentstore.container.container import Container
@@ -269,7 +271,7 @@ async def test_a_merged_source_is_not_forgotten_while_its_bytes_are_on_their_way
     if why == "name taken again":
         await container.create_segment(OTHER)
     # As a checkpoint does for which the disk then turns out to be too full.
-    container.state.forget_merged(0 if why == "name taken again" else 2**60)
+    container.state.forget_merged(0 if why == "name taken again" else 2**60, 2**60)
     objects.open.set()
     await asyncio.wait([flushing])
     await eventually(lambda: not container.state.pending_deletes)
@@ -295,7 +297,7 @@ async def test_merged_sources_are_forgotten_in_the_end(world: World) -> None:
     await container.close()
     container = await world.open()
     assert len(container.state.moves) == 3
-    container.state.forget_merged(2**60)
+    container.state.forget_merged(2**60, 2**60)
     assert container.state.moves == {}
     assert container.state.merged == {}
 
@@ -335,3 +337,31 @@ async def test_several_attributes_are_read_as_of_one_moment(world: World, monkey
     await container.update_attributes(NAME, [AttributeUpdate(known, replace, 2), AttributeUpdate(stored, replace, 2)])
     objects.open.set()
     assert await reading in ({known: 1, stored: 1}, {known: 2, stored: 2})
+
+
+@pytest.mark.parametrize("operation", ["delete", "truncate"])
+async def test_what_is_not_durable_yet_refuses_nothing(world: World, operation: str) -> None:
+    """A repeated deletion or truncation is answered when the first one is durable: until then it may be undone."""
+    container = await world.open()
+    await container.create_segment(NAME)
+    await container.append(NAME, [b"abcdef"])
+    log = container.core.log
+    assert isinstance(log, MemoryLog)
+    log._delay_s = 3600.0
+
+    def repeat(offset: int) -> asyncio.Future[None]:
+        work = container.delete(NAME) if operation == "delete" else container.truncate(NAME, offset)
+        return asyncio.ensure_future(work)
+
+    first = repeat(5)
+    await eventually(lambda: not container.core.processor.idle)
+    second = repeat(2)
+    done, _ = await asyncio.wait([second], timeout=0.2)
+    assert not done
+    await container.close(at_once=True)
+    for each in (first, second):
+        with pytest.raises((OutcomeUnknownError, ContainerStoppedError)):
+            await each
+    container = await world.open()
+    assert (await container.info(NAME)).start_offset == 0
+    await container.close()
