@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import NoSuchSegmentError
+from tailrace.common.errors import BadRequestError, NoSuchSegmentError
 from tailrace.common.stream_cut import CutOrder, compare_cuts
 from tailrace.controller.managers.retention_places import CutMissingError, Places
 from tailrace.controller.managers.sizes import SizeReader
@@ -122,6 +122,10 @@ class RetentionManager:
             except CutMissingError as missing:
                 await self._drop(stream, [missing.recorded])
                 continue
+            except BadRequestError:
+                if await self._has_changed(stream):  # a subscriber's cut names a segment that was created meanwhile
+                    return Application(is_complete=False)
+                raise
             await self._note_applied(stream)
             return Application(made, is_complete=truncation is None or made is not None)
 
@@ -146,6 +150,10 @@ class RetentionManager:
         record = snapshot.get(RetentionRecord, item) or RetentionRecord()
         places = Places(self._store, self._cuts, self._sizes, key, root)
         return _Stream(key, root, root.config.retention, record.recorded, record.applied_ms, places)
+
+    async def _has_changed(self, stream: _Stream) -> bool:
+        root = await self._store.load(stream.key)
+        return root is None or root.active_epoch != stream.root.active_epoch
 
     # -- deciding
 

@@ -289,6 +289,30 @@ async def test_what_changes_during_a_decision_stops_it(
     assert bench.world.segments.segments[name_of(segment)].start_offset == 0
 
 
+async def test_a_cut_in_a_segment_that_is_created_during_a_decision_has_the_policy_applied_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.begin(by_size(0, 1000))
+    await bench.subscribe()
+    await bench.append(20)
+    cuts = bench.api.controller.services.core.cuts
+    head = cuts.head
+
+    async def changed(*args: Any) -> Any:
+        found = await head(*args)
+        monkeypatch.setattr(cuts, "head", head)
+        (created,) = await bench.api.scaled([0], [(0.0, 1.0)])
+        await bench.append(10, created)
+        assert await bench.publish({created: 5}) == pb.UpdateSubscriberStatus.SUCCESS
+        return found
+
+    monkeypatch.setattr(cuts, "head", changed)
+    assert await bench.apply() is None
+    assert not bench.applied.is_complete
+    made = await bench.apply()
+    assert (made.reason, made.freed_bytes) == (TruncationReason.CONSUMPTION, 25)
+
+
 async def subscribe_at_head(bench: Bench) -> None:
     await bench.subscribe()
     assert await bench.publish({0: 0}) == pb.UpdateSubscriberStatus.SUCCESS
