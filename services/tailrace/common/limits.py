@@ -206,6 +206,7 @@ CACHE_MIN_BYTES: Final = 64 * MIB  # one largest operation and one shared object
 SEND_BUFFERS_MAX_BYTES: Final = 64 * MIB
 CACHE_DEFAULT_BYTES: Final = 256 * MIB
 STORAGE_READ_ALIGNMENT_BYTES: Final = 1 * MIB
+TABLE_READ_ALIGNMENT_BYTES: Final = 64 * KIB  # of table segments, for reads that are no longer
 CACHE_ENTRY_MAX_BYTES: Final = 256 * KIB
 THROTTLE_TARGET: Final = 0.5  # part of the cache that may wait for Tier 2 before appends slow down
 THROTTLE_HORIZON_S: Final = 0.5  # beyond the target, the remaining room is spread over this time

@@ -19,7 +19,7 @@ from tailrace.common.errors import (
     TailraceError,
 )
 from tailrace.kernel import blocks_needed
-from tailrace.segmentstore.api import ReadResult
+from tailrace.segmentstore.api import ReadResult, SegmentKind
 from tailrace.segmentstore.cache.read_positions import ReadPositions
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class _Range(NamedTuple):
 
     segment_id: int
     start: int
+    step: int
 
 
 class _Fetched(NamedTuple):
@@ -95,7 +96,7 @@ class SegmentReader:
             try:
                 if entries:
                     return await self._from_log(segment, entries, offset, limit)
-                fetched = await self._fetch(segment, offset).result()
+                fetched = await self._fetch(segment, offset, _step(segment, limit)).result()
             except (CorruptionError, KeyError):
                 if self._unchanged(segment, entries, offset, alive):
                     raise
@@ -150,21 +151,21 @@ class SegmentReader:
 
     # -- Tier 2 --------------------------------------------------------------------------------------------------
 
-    def _fetch(self, segment: Segment, offset: int) -> SharedRead[_Fetched]:
+    def _fetch(self, segment: Segment, offset: int, step: int) -> SharedRead[_Fetched]:
         """Begin or join a read of the aligned range around an offset, which is kept in the cache if that has room."""
-        aligned = offset - offset % limits.STORAGE_READ_ALIGNMENT_BYTES
+        aligned = offset - offset % step
         ref = segment.chunks.find(offset)
         start = aligned if ref is None else max(aligned, ref.segment_offset)
-        key = _Range(segment.segment_id, start)
-        return self._tier2.shared.join(key, lambda: self._fetch_range(segment, offset, aligned))
+        key = _Range(segment.segment_id, start, step)
+        return self._tier2.shared.join(key, lambda: self._fetch_range(segment, offset, aligned, step))
 
-    async def _fetch_range(self, segment: Segment, offset: int, aligned: int) -> _Fetched:
+    async def _fetch_range(self, segment: Segment, offset: int, aligned: int, step: int) -> _Fetched:
         for attempt in range(2):
             ref = segment.chunks.find(offset)
             if ref is None:
                 raise CorruptionError(f"segment {segment.name} at {offset}", "no tier holds the bytes")
             start = max(aligned, ref.segment_offset)
-            end = min(aligned + limits.STORAGE_READ_ALIGNMENT_BYTES, ref.end)
+            end = min(aligned + step, ref.end)
             try:
                 first, blocks = await self._tier2.read(ref, start, end - start)
             except NotFoundError as error:
@@ -196,7 +197,8 @@ class SegmentReader:
         if gap is None or segment.chunks.find(gap[0]) is None or len(self._tier2.shared) >= limits.STORAGE_READS_MAX:
             return
         if self._cache.has_room(blocks_needed(limits.STORAGE_READ_ALIGNMENT_BYTES)):
-            self._spawn(self._finish_read_ahead(segment, gap[0], self._fetch(segment, gap[0])))
+            read = self._fetch(segment, gap[0], limits.STORAGE_READ_ALIGNMENT_BYTES)
+            self._spawn(self._finish_read_ahead(segment, gap[0], read))
 
     @staticmethod
     async def _finish_read_ahead(segment: Segment, offset: int, read: SharedRead[_Fetched]) -> None:
@@ -229,6 +231,12 @@ class SegmentReader:
                 content[position - start : position - start + len(part)] = part
                 position += len(part)
         return content
+
+
+def _step(segment: Segment, limit: int) -> int:
+    """Return how much a read of Tier 2 fetches. Entries of a table that are read together are far from one another."""
+    of_entries = limits.TABLE_READ_ALIGNMENT_BYTES
+    return of_entries if segment.kind & SegmentKind.TABLE and limit <= of_entries else limits.STORAGE_READ_ALIGNMENT_BYTES
 
 
 def _frames(entries: Sequence[Entry], offset: int, limit: int) -> list[tuple[int, list[tuple[int, int]]]]:

@@ -24,7 +24,7 @@ class Owners:
 
     def __init__(self) -> None:
         self._log = MemoryLogStore()
-        self._store = open_object_store("memory://")
+        self.store = open_object_store("memory://")
         self._epoch = 0
         self._container: Container | None = None
 
@@ -34,7 +34,7 @@ class Owners:
         cache = CacheManager(BlockCache(8 * limits.MIB))
         ports = ContainerPorts(
             log=MemoryLog(self._log),
-            store=self._store,
+            store=self.store,
             cache=cache,
             clock=SystemClock(),
             entropy=SystemEntropy(),
@@ -121,3 +121,32 @@ async def test_a_change_looks_its_key_up_once(owners: Owners, at_once: int, monk
     await tables.update(table, [TableEntry(keys[0], b"newer")])
     assert len(lookups) == at_once, "it is in memory"
     assert [found and found.value for found in await tables.get(table, keys)] == [b"newer", *[b"new"] * (at_once - 1)]
+
+
+async def test_a_cold_entry_is_read_without_what_lies_far_from_it(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, entries = (
+        "scope/table/0",
+        [TableEntry(b"%04d" % number, bytes([number % 256]) * 8000) for number in range(400)],
+    )
+    container = await owners.next()
+    tables = TableService(container)
+    await tables.create_table(table, 0)
+    for first in range(0, 400, 50):
+        await tables.update(table, entries[first : first + 50])
+    await container.flush_to_storage()
+    tables = TableService(await owners.next())
+    get_range, lengths = owners.store.get_range, []
+
+    async def counted(key: str, offset: int, length: int) -> bytes:
+        lengths.append(length)
+        return await get_range(key, offset, length)
+
+    monkeypatch.setattr(owners.store, "get_range", counted)
+    (found,) = await tables.get(table, [b"0123"])
+    assert found is not None
+    assert found.value == entries[123].value
+    assert 8000 <= sum(lengths) <= 2 * limits.TABLE_READ_ALIGNMENT_BYTES
+    found_all = await tables.get(table, [entry.key for entry in entries])
+    assert [each and each.value for each in found_all] == [entry.value for entry in entries]
