@@ -235,8 +235,9 @@ class SegmentReader:
 
 def _step(segment: Segment, limit: int) -> int:
     """Return how much a read of Tier 2 fetches. Entries of a table that are read together are far from one another."""
-    of_entries = limits.TABLE_READ_ALIGNMENT_BYTES
-    return of_entries if segment.kind & SegmentKind.TABLE and limit <= of_entries else limits.STORAGE_READ_ALIGNMENT_BYTES
+    if segment.kind & SegmentKind.TABLE and limit <= limits.TABLE_READ_ALIGNMENT_BYTES:
+        return limits.TABLE_READ_ALIGNMENT_BYTES
+    return limits.STORAGE_READ_ALIGNMENT_BYTES
 
 
 def _frames(entries: Sequence[Entry], offset: int, limit: int) -> list[tuple[int, list[tuple[int, int]]]]:

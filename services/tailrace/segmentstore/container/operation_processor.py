@@ -123,7 +123,8 @@ class OperationProcessor:
     """Numbers operations, writes them to the log in frames, and completes them.
 
     It calls ``commit(frame)`` for each durable frame, in order, and ``lost(error)`` when the log or the staging of an
-    operation fails: the receiver must then call `stop`. The frames' buffers are of ``arenas``, which the containers of a process share.
+    operation fails: the receiver must then call `stop`. The frames' buffers are of ``arenas``, which the containers of
+    a process share.
     """
 
     def __init__(

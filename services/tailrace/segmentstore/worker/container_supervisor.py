@@ -315,8 +315,8 @@ class ContainerSupervisor:
     async def release(self, *, flush: bool) -> None:
         """Flush the container within a bound while it serves, then refuse its requests, and close its log.
 
-        Without a flush its requests are refused at once; also while the object store does not answer, when writers would
-        wait for its deadline.
+        Without a flush its requests are refused at once; also while the object store does not answer, when writers
+        would wait for its deadline.
         The release runs in a task of its own: it ends even if the caller is cancelled, and later calls wait for it.
         """
         if self._released is None:

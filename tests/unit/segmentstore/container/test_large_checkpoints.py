@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tailrace.common import limits
@@ -39,7 +41,7 @@ async def opened(world: World, interval_bytes: int, monkeypatch: pytest.MonkeyPa
 
 
 async def write_until_full(container: Container) -> None:
-    with pytest.raises(DiskFullError):
+    with contextlib.suppress(DiskFullError):
         while True:
             await container.append(NAME, [bytes(32 * KIB)])
 
@@ -67,9 +69,7 @@ async def test_a_full_log_has_room_for_a_checkpoint_larger_than_its_reserve(
     await container.close()
 
 
-async def test_a_large_checkpoint_does_not_make_the_next_one_due(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_checkpoint_does_not_make_the_next_one_due(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     container = await opened(world, 64 * KIB, monkeypatch)
     processor, checkpointer = container.core.processor, container.background.checkpointer
     before = processor.operations
