@@ -130,8 +130,10 @@ class ReaderGroupManager:
 
         return await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
 
-    async def delete(self, scope: str, group: str, group_id: str | None) -> None:
+    async def delete(self, scope: str, group: str, group_id: str | None, *, nested: bool = False) -> None:
         """Delete a group and its state stream; with `group_id` only the group of that id.
+
+        `nested` as in `EntityDriver.perform`.
 
         Raises:
             NoSuchReaderGroupError: the group does not exist or has another id.
@@ -149,7 +151,7 @@ class ReaderGroupManager:
         async def persist() -> None:
             await self._scopes.change(scope, READER_GROUPS + group, decide)
 
-        await self._entities.perform(Entity(READER_GROUP, scope, group), persist)
+        await self._entities.perform(Entity(READER_GROUP, scope, group), persist, nested=nested)
 
     # -- steps of the workflow; each is idempotent
 

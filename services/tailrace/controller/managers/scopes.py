@@ -88,7 +88,7 @@ class ScopeManager:
             with contextlib.suppress(NoSuchReaderGroupError):
                 group_id = (await self._groups.load(scope, group, leaving=True)).group_id
                 await self._require_deleting(scope, nonce)
-                await self._groups.delete(scope, group, group_id)
+                await self._groups.delete(scope, group, group_id, nested=True)
         for stream in await self._scopes.list_all(scope, STREAMS):
             if not stream.startswith(names.MARK_PREFIX):
                 await self._delete_stream(StreamKey(scope, stream), nonce)
@@ -104,7 +104,7 @@ class ScopeManager:
             with contextlib.suppress(NoSuchTableError):
                 record = await self._tables.load(scope, table, leaving=True)
                 await self._require_deleting(scope, nonce)
-                await self._tables.delete(scope, table, record.nonce)
+                await self._tables.delete(scope, table, record.nonce, nested=True)
 
     async def _delete_stream(self, key: StreamKey, nonce: bytes) -> None:
         root = await self._context.store.load(key)

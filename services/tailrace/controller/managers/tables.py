@@ -101,8 +101,11 @@ class TableManager:
                 return True  # it was created, and deleted since
         raise WriteConflictError(f"key-value table {scope}/{table} was deleted while it was created; retry")
 
-    async def delete(self, scope: str, table: str, nonce: bytes | None = None) -> None:
-        """Delete a table and its contents; with `nonce` only that table. Raises NoSuchTableError."""
+    async def delete(self, scope: str, table: str, nonce: bytes | None = None, *, nested: bool = False) -> None:
+        """Delete a table and its contents; with `nonce` only that table. Raises NoSuchTableError.
+
+        `nested` as in `EntityDriver.perform`.
+        """
         meant = nonce or (await self.load(scope, table, leaving=True)).nonce
 
         def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
@@ -114,7 +117,7 @@ class TableManager:
         async def persist() -> None:
             await self._scopes.change(scope, TABLES + table, decide)
 
-        await self._entities.perform(Entity(TABLE, scope, table), persist)
+        await self._entities.perform(Entity(TABLE, scope, table), persist, nested=nested)
 
     async def _step(self, scope: str, table: str) -> None:
         record = await self._scopes.get(scope, TABLES + table, TableRecord)

@@ -37,7 +37,7 @@ class ControllerConfig:
     streams_max: int = limits.WORKFLOW_STREAMS_MAX
     """Streams with a task at a time."""
     entities_max: int = limits.WORKFLOW_STREAMS_MAX
-    """Groups, tables and scopes with a workflow at a time."""
+    """Groups, tables and scopes with a workflow at a time; beside them, one in each scope that is emptied."""
     idle_s: float = limits.WORKFLOW_IDLE_S
     """How long a stream's task stays after its last work."""
     sole: bool = False

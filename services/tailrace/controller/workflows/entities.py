@@ -91,8 +91,11 @@ class EntityDriver:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def perform(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> T:
+    async def perform(self, entity: Entity, persist: Callable[[], Awaitable[T]], *, nested: bool = False) -> T:
         """Wait for the entity's other workflows, `persist` the intent, run its workflow; return `persist`'s result.
+
+        `nested`: a step of another workflow begins it, one at a time, and waits for it. It runs without a place of its
+        own among `entities_max`: workflows that hold all places, and each need a second one, would never end.
 
         Raises:
             DeadlineError: the deadline passed; the workflow continues. UnavailableError: its steps fail, and continue.
@@ -102,7 +105,7 @@ class EntityDriver:
             async with asyncio.timeout(self._context.config.blocking_deadline_s):
                 while (running := self._running.get(entity)) is not None:
                     await self._until_ended(entity, running)
-                task = self._launch(entity, persist)
+                task = self._launch(entity, persist, nested=nested)
                 await self._until_ended(entity, task)
         except TimeoutError as error:
             raise DeadlineError(
@@ -128,11 +131,11 @@ class EntityDriver:
         if not task.done():
             raise UnavailableError(f"{entity.kind} {entity.scope}/{entity.name} waits: {trouble.result()}")
 
-    def _launch(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+    def _launch(self, entity: Entity, persist: Callable[[], Awaitable[T]], *, nested: bool) -> asyncio.Task[T]:
         if self._closed:
             raise OverloadedError("the controller stops; call another one")
         most = self._context.config.entities_max
-        if len(self._running) >= most:
+        if len(self._running) >= most and not nested:
             raise OverloadedError(f"{most} workflows are running, which is the maximum; retry")
         return self._track(entity, self._perform(entity, persist))
 
