@@ -173,8 +173,11 @@ class EntityDriver:
         return result
 
     def _resume(self, entity: Entity, adopted: Stored | None = None) -> None:
-        """Run the workflow that the entity's record demands, if any, in the background, and end the adopted mark."""
-        if self._closed or len(self._running) >= self._context.config.entities_max:
+        """Run the workflow that the entity's record demands, if any, in the background, and end the adopted mark.
+
+        An adopted entity has been given a place; any other one goes on in the place of the call that it replaces.
+        """
+        if self._closed:
             return  # it stays pending, and is adopted later
 
         async def resume() -> None:

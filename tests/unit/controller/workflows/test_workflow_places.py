@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.interception import Call, Intercepted
-from tailrace.common.errors import OverloadedError
+from tailrace.common.errors import ConnectionLostError, OverloadedError, UnavailableError
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE, SCOPES_TABLE
 from tailrace.rpc import controller_pb2 as pb
 
@@ -113,3 +113,31 @@ async def test_scopes_that_are_adopted_into_all_places_are_deleted_with_their_co
     for scope in SCOPES:
         assert not (await make_api(second).call("checkScopeExists", scope)).exists
     assert world.segments.names("scope-") == []
+
+
+async def test_a_change_whose_answer_is_lost_goes_on_in_its_own_place(world: Any, make_api: Any) -> None:
+    """It is not known whether the change was written: its workflow looks, while its call holds the only place."""
+    lost = 0
+
+    async def lose(name: str, arguments: tuple[Any, ...], call: Call) -> Any:
+        nonlocal lost
+        result = await call()
+        if marks_scope(name, arguments) and begins:
+            lost += 1
+            raise ConnectionLostError("answer lost")
+        return result
+
+    begins = False
+    losing = Intercepted(world.metadata, lose)
+    kept, world.metadata = world.metadata, losing
+    api = make_api(await world.start(sole=True, entities_max=1, rescan_s=3600.0))
+    world.metadata = kept
+    await fill(api)
+    begins = True
+    with pytest.raises(UnavailableError, match="answer lost"):
+        await api.call("deleteScopeRecursive", SCOPES[0])
+    begins = False
+    assert lost == 1
+    await until(lambda: not any(key.startswith(b"scope/") for key in world.metadata.dump()[PENDING_TABLE]))
+    assert not (await api.call("checkScopeExists", SCOPES[0])).exists
+    assert world.segments.names(f"{SCOPES[0].scope}/") == []
