@@ -336,8 +336,13 @@ class StreamDriver:
         try:
             async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
                 root = await self._context.store.load(worker.key)
-        except (TailraceError, TimeoutError) as error:
-            _LOG.warning("idle stream could not be read", stream=str(worker.key), error=str(error))
+        except Exception as error:  # any error: the stream's task must not end while calls count on it
+            _LOG.warning(
+                "idle stream could not be read",
+                stream=str(worker.key),
+                error=f"{type(error).__name__}: {error}",
+                exc_info=not isinstance(error, TailraceError | TimeoutError),
+            )
             return False
         return root is None or root.is_idle
 

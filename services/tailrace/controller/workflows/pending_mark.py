@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import TailraceError, UnavailableError, WriteConflictError
+from tailrace.common.errors import TailraceError, WriteConflictError
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
 from tailrace.controller.metadata.records import PendingRecord, encode
@@ -105,8 +105,13 @@ class PendingMark:
             await self._context.store.metadata.remove(PENDING_TABLE, [(self._key, version)])
         except WriteConflictError:
             _LOG.debug("stream is pending for another controller", stream=str(self._stream))
-        except UnavailableError as error:  # harmless: the next start finds no work for the stream
-            _LOG.warning("idle stream stays pending", stream=str(self._stream), error=str(error))
+        except Exception as error:  # harmless: an adoption finds no work; the stream's task must go on
+            _LOG.warning(
+                "idle stream stays pending",
+                stream=str(self._stream),
+                error=f"{type(error).__name__}: {error}",
+                exc_info=not isinstance(error, TailraceError | TimeoutError),
+            )
 
     @property
     def _key(self) -> bytes:
