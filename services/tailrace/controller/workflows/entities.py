@@ -233,5 +233,10 @@ class EntityDriver:
             await self._context.store.metadata.remove(PENDING_TABLE, [(key, version)])
         except WriteConflictError:
             _LOG.debug("pending again", mark=key.decode())
-        except UnavailableError as error:  # harmless: the next start finds no work for the entity
-            _LOG.warning("finished workflow stays pending", mark=key.decode(), error=str(error))
+        except Exception as error:  # harmless: an adoption finds no work; the workflow has ended, and its call succeeds
+            _LOG.warning(
+                "finished workflow stays pending",
+                mark=key.decode(),
+                error=f"{type(error).__name__}: {error}",
+                exc_info=not isinstance(error, TailraceError | TimeoutError),
+            )

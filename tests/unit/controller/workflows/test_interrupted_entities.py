@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, ConnectionLostError, OverloadedError, UnavailableError
+from tailrace.common.errors import (
+    BadRequestError,
+    ConnectionLostError,
+    OverloadedError,
+    PermissionDeniedError,
+    UnavailableError,
+)
 from tailrace.controller.calls import convert
 from tailrace.controller.managers import groups
 from tailrace.controller.managers.subscribers import subscribe, subscriber, unsubscribe
@@ -139,6 +145,31 @@ async def test_a_refused_call_leaves_the_mark_of_another_controllers_workflow(ap
     assert f"group/scope/group/{api.controller.instance}".encode() in keys, "the deletion is not done"
     held.set()
     assert (await deleting).status == pb.DeleteReaderGroupStatus.SUCCESS
+    await nothing_pending(world)
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionDeniedError("the token was refused"), RuntimeError("unforeseen")], ids=["refused", "unforeseen"]
+)
+async def test_a_call_whose_workflow_has_ended_succeeds_without_the_removal_of_its_mark(
+    api: Any, world: Any, error: Exception
+) -> None:
+    await api.setup()
+    refused = 0
+    real = world.metadata.remove
+
+    async def remove(table: str, keys: Any) -> None:
+        nonlocal refused
+        if table == PENDING_TABLE and keys[0][0].startswith(b"group/") and not refused:
+            refused += 1
+            raise error
+        await real(table, keys)
+
+    world.metadata.remove = remove
+    made = await api.call("createReaderGroup", group())
+    assert made.status == pb.CreateReaderGroupResponse.SUCCESS
+    assert refused == 1
+    assert (await api.call("deleteReaderGroup", GROUP)).status == pb.DeleteReaderGroupStatus.SUCCESS
     await nothing_pending(world)
 
 
