@@ -62,6 +62,8 @@ class WatermarkJob:
                 if buckets:
                     await self._round(watermarks, buckets)
                     self.rounds += 1
+                else:
+                    self._failing.clear()
             except Exception as error:  # any error is repeated: without this task there are no watermarks
                 known = isinstance(error, TailraceError | TimeoutError)
                 reason = f"{type(error).__name__}: {error}"
@@ -69,25 +71,26 @@ class WatermarkJob:
 
     async def _round(self, watermarks: WatermarkManager, buckets: Collection[int]) -> None:
         metadata, token = self._context.store.metadata, b""
+        failing: set[StreamKey] = set()
         while True:
             entries, token = await metadata.entries(MARKED_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
             if not entries:
+                self._failing = failing  # without those that are listed no more, or that another controller has now
                 return
             found = [(entry, readable(MarkedStream, MARKED_TABLE, entry)) for entry in entries]
-            await run_all(
-                *(
-                    self._apply(watermarks, entry, record)
-                    for entry, record in found
-                    if record is not None and bucket_of(record.scope, record.stream) in buckets
-                )
-            )
+            chosen = [
+                (StreamKey(record.scope, record.stream), entry, record)
+                for entry, record in found
+                if record is not None and bucket_of(record.scope, record.stream) in buckets
+            ]
+            await run_all(*(self._apply(watermarks, *each) for each in chosen))
+            failing |= {key for key, _, _ in chosen if key in self._failing}
 
-    async def _apply(self, watermarks: WatermarkManager, entry: Stored, record: MarkedStream) -> None:
+    async def _apply(self, watermarks: WatermarkManager, key: StreamKey, entry: Stored, record: MarkedStream) -> None:
         """Write a stream's next watermark; take a stream without writers from the list.
 
         A failure is logged when it is the first one in a row: other streams go on, and the next round tries again.
         """
-        key = StreamKey(record.scope, record.stream)
         try:
             async with self._slots.slot(), asyncio.timeout(self._context.config.blocking_deadline_s):
                 if not await self._has_writers(key):

@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchSegmentError, NoSuchStreamError, UnavailableError
 from tailrace.common.names import qualified_segment_name, segment_id
 from tailrace.common.watermarks import Watermark
-from tailrace.controller.metadata.metadata_store import MARKED_TABLE
+from tailrace.controller.metadata.metadata_store import MARKED_TABLE, bucket_of
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
-from tailrace.controller.metadata.records import WriterMark, decode, encode
+from tailrace.controller.metadata.records import BucketsRecord, WriterMark, decode, encode
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 
@@ -254,6 +255,37 @@ async def test_a_stream_that_fails_stops_no_other(world: Any, make_api: Any, unt
     await until(lambda: controller.watermarks.failures > 1)
     marks.failing = ""
     await until(lambda: marks.of("bad") == [(1, 1, {0: 10})])
+
+
+async def test_a_stream_that_failed_is_forgotten_when_another_controller_has_it(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks
+) -> None:
+    """Also when this one has no stream left; a failure after that is logged, since it is the first one again."""
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api, bad = make_api(controller), make_api(controller, stream="bad")
+    await api.setup()
+    await bad.call("createStream", bad.config())
+    marks.failing = "_MARK"
+    job, membership = controller.watermarks, controller.services.core.membership
+    all_buckets = membership._buckets
+    bucket = bucket_of("scope", "bad")
+    assert bucket_of("scope", "stream") != bucket
+    others = tuple("other" if number == bucket else owner for number, owner in enumerate(all_buckets.owners))
+    with structlog.testing.capture_logs() as logs:
+
+        def logged() -> list[str]:
+            return sorted(line["stream"] for line in logs if line["event"] == "watermark_failed")
+
+        for each in (bad, api):
+            await note(each, "a", 1, {0: 10})
+        await until(lambda: logged() == ["scope/bad", "scope/stream"])
+        membership._buckets = BucketsRecord(1, others)
+        await until(lambda: job._failing == {KEY})
+        membership._buckets = BucketsRecord(2, ("other",) * limits.METADATA_BUCKETS)
+        await until(lambda: job._failing == set())
+        assert logged() == ["scope/bad", "scope/stream"], "each logged once, while it failed in each round"
+        membership._buckets = all_buckets
+        await until(lambda: logged() == ["scope/bad", "scope/bad", "scope/stream", "scope/stream"])
 
 
 async def test_a_stream_that_is_made_again_has_its_own_watermarks(
