@@ -121,16 +121,16 @@ class Placements:
         pause_s = limits.PLACER_RETRY_MIN_S
         while True:
             running = self._running[namespace, cluster]
-            detector = self._known.pop((namespace, cluster), None)
-            running.placer = Placer(
-                self._api_of(namespace),
-                cluster,
-                self._prober,
-                detector=detector,
-                changed=lambda: self._changed(namespace, cluster),
-            )
             began_s = loop.time()
             try:
+                api = self._api_of(namespace)
+                running.placer = Placer(
+                    api,
+                    cluster,
+                    self._prober,
+                    detector=self._known.pop((namespace, cluster), None),  # by the first one that has an API
+                    changed=lambda: self._changed(namespace, cluster),
+                )
                 await running.placer.run()
             except Exception as error:  # any error: without a placer, containers of dead workers stay closed
                 running.failure = f"the placer failed and is restarted: {error!r}"

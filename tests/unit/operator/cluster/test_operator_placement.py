@@ -7,14 +7,18 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from harness.localkubernetes import LocalKubernetes
 from sim import SimWorld
 from tailrace.cluster.cluster_map import read_map
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
+from tailrace.cluster.failure import FailureDetector
 from tailrace.cluster.kubernetes import LEASES, STREAM_CLUSTERS, Kind
 from tailrace.cluster.leases import WorkerLease, write_worker_lease
 from tailrace.cluster.placer import Unconfirmed
 from tailrace.common import limits
+from tailrace.common.errors import StartError
 from tailrace_operator.cluster.placement import Placements
 
 
@@ -26,6 +30,16 @@ class NoWorkerAnswers:
 
     async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
         return False
+
+
+class CountingDetector(FailureDetector):
+    """Counts the looks of its placer."""
+
+    looks = 0
+
+    def look(self, *arguments: Any) -> None:
+        self.looks += 1
+        super().look(*arguments)
 
 
 def play(scenario: Callable[[LocalKubernetes, Placements], Awaitable[None]]) -> None:
@@ -92,6 +106,52 @@ def test_a_placer_that_fails_is_started_again_with_growing_pauses() -> None:
         api.before = None
         await asyncio.sleep(limits.PLACER_RETRY_MAX_S + 2)
         assert placements.failure("here", "c") is None
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("error", [StartError("no token is mounted"), OSError("the CA file is away")], ids=repr)
+def test_a_placer_without_an_api_is_started_again_until_it_has_one(error: Exception) -> None:
+    async def scenario(api: LocalKubernetes, _: Placements) -> None:
+        tries: list[float] = []
+        left: list[str] = []
+        broken = True
+
+        def api_of(namespace: str) -> LocalKubernetes:
+            if broken:
+                tries.append(asyncio.get_running_loop().time())
+                raise error
+            return api
+
+        async def leave(namespace: str) -> None:
+            left.append(namespace)
+
+        detector = CountingDetector()
+        placements = Placements(api_of, NoWorkerAnswers(), leave, known={("here", "c"): detector})
+        placements.ensure("here", "c")
+        for _ in range(100):
+            await asyncio.sleep(1)
+            placements.ensure("here", "c")  # as each look at the cluster does
+        assert len(placements) == 1
+        pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert 1 < len(pauses) < 20
+        assert pauses == sorted(pauses)
+        for reported in (placements.reason("here", "c"), placements.failure("here", "c")):
+            assert repr(error) in str(reported)
+        broken = False
+        await asyncio.sleep(limits.PLACER_RETRY_MAX_S + 1)
+        for renewal in range(1, 8):
+            make_worker(api, renewal)
+            await asyncio.sleep(1)
+        assert placements.failure("here", "c") is None
+        assert len(read_map(api.core.get(STREAM_CLUSTERS, "c")).assignments) == 4
+        assert detector.looks > 0, "what was known of the workers is used by the placer that has an API"
+        broken = True
+        placements.ensure("there", "c")
+        await asyncio.sleep(10)
+        await placements.close()
+        assert len(placements) == 0
+        assert left == ["here", "there"]
 
     play(scenario)
 
