@@ -32,6 +32,25 @@ class Merged:
     refused: Mapping[str, str]
 
 
+@dataclass(slots=True)
+class Progress:
+    """How far work has come that changes more segments than a step has time for: the next step goes on there.
+
+    It is in memory only. A controller that resumes the work begins again, which costs calls and does no harm.
+    """
+
+    work: bytes = b""
+    """Names the work by ids that never come again."""
+    position: int = 0
+    """Where the next step goes on."""
+
+    def of(self, work: bytes) -> Progress:
+        """Begin again, unless that is the work of the step before."""
+        if work != self.work:
+            self.work, self.position = work, 0
+        return self
+
+
 class SegmentOperations:
     """Idempotent operations on many segments: an operation that was done before succeeds."""
 

@@ -24,6 +24,7 @@ from tailrace.controller.workflows.completed import Oldest, forget_completed
 from tailrace.controller.workflows.create import create
 from tailrace.controller.workflows.delete import delete
 from tailrace.controller.workflows.scale import scale
+from tailrace.controller.workflows.segments import Progress
 from tailrace.controller.workflows.transactions import Lease, abort_pass, lease_of
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Turns:
 
     last: Work = Work.COMPLETED
     oldest: Oldest = field(default_factory=Oldest)
+    aborts: Progress = field(default_factory=Progress)
+    """Of the transactions that are being aborted."""
 
     def order(self) -> tuple[Work, ...]:
         """Return the kinds of work, the last one at the end."""
@@ -71,7 +74,7 @@ async def advance(
         turns.last = work
         progressed = False
         if work is Work.ABORTS and root.abort_queue:
-            await abort_pass(context, key, root)
+            await abort_pass(context, key, root, turns.aborts)
             progressed = True
         elif work is Work.COMMITS and (root.commit_batch or (root.commit_queue and not commits_wait)):
             progressed = await commit_pass(context, key, root)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tailrace.controller.metadata.model import Epoch
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
+    from tailrace.controller.workflows.segments import Progress
 
 _LOG = structlog.get_logger(__name__)
 
@@ -59,13 +60,18 @@ def make_transaction_id(epoch: int, counter: int) -> bytes:
     return epoch.to_bytes(4, "big") + counter.to_bytes(12, "big")
 
 
-async def abort_pass(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Delete the segments of a batch of transactions to abort, and record them as aborted."""
-    batch = root.abort_queue[: limits.TRANSACTION_ABORT_BATCH_MAX]
-    for transaction_id in batch:
-        epoch = await context.store.epoch(key, root, transaction_epoch(transaction_id))
-        own = [source for _, source in transaction_segment_names(key, epoch, transaction_id)]
-        await context.segments.delete(own)
+async def abort_pass(context: WorkflowContext, key: StreamKey, root: StreamRecord, progress: Progress) -> None:
+    """Delete the segments of a batch of transactions to abort, and record them as aborted.
+
+    One that has more segments than a step deletes is a batch alone, and takes several steps.
+    """
+    batch, own = await _abort_batch(context, key, root)
+    progress = progress.of(batch[0] + batch[-1])  # the queue keeps its order: these name the ones between, too
+    part = own[progress.position : progress.position + limits.WORKFLOW_STEP_SEGMENTS_MAX]
+    await context.segments.delete(part)
+    progress.position += len(part)
+    if progress.position < len(own):
+        return
     now_ms = context.clock.now_ms()
     items = [key.transaction(transaction_id) for transaction_id in batch]
 
@@ -76,6 +82,22 @@ async def abort_pass(context: WorkflowContext, key: StreamKey, root: StreamRecor
         return Change(None, {**completed_puts(key, now, snapshot, done), key.root: aborts_done(now, batch)})
 
     await context.store.change(key, items, decide, by_memory=True)
+
+
+async def _abort_batch(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord
+) -> tuple[tuple[bytes, ...], list[str]]:
+    """Return the first transactions to abort, one at least, and the names of their segments."""
+    batch: list[bytes] = []
+    own: list[str] = []
+    for transaction_id in root.abort_queue[: limits.TRANSACTION_ABORT_BATCH_MAX]:
+        epoch = await context.store.epoch(key, root, transaction_epoch(transaction_id))
+        more = [source for _, source in transaction_segment_names(key, epoch, transaction_id)]
+        if batch and len(own) + len(more) > limits.WORKFLOW_STEP_SEGMENTS_MAX:
+            break
+        batch.append(transaction_id)
+        own.extend(more)
+    return tuple(batch), own
 
 
 class Lease(NamedTuple):
