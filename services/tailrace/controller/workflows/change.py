@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tailrace.controller.metadata.records import Intent, StreamRecord, TruncateIntent
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
+    from tailrace.controller.workflows.segments import Progress
 
 
 async def update(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
@@ -58,15 +59,22 @@ async def _set_policy(context: WorkflowContext, key: StreamKey, root: StreamReco
     raise WriteConflictError(f"the scaling policy of {key} was changed again and again while it was written")
 
 
-async def truncate(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: TruncateIntent) -> None:
-    """Truncate the segments of the root's cut, and delete the segments that lie wholly before it."""
+async def truncate(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: TruncateIntent, progress: Progress
+) -> None:
+    """Truncate the segments of the root's cut, and then delete those that lie wholly before it, a part in each step."""
     cut = without_future(root.truncation or {})
     first = 0 if intent.previous is None else epoch_span(intent.previous)[0]
     segments = segments_of(await context.store.epochs(key, root, first, epoch_span(cut)[1]))
-    gone = wholly_before(cut, segments)
-    await context.segments.truncate([(segment_name(key, identifier), offset) for identifier, offset in cut.items()])
+    ordered = [*cut, *(identifier for identifier in segments if identifier not in cut)]
+    part = ordered[progress.position : progress.position + limits.WORKFLOW_STEP_SEGMENTS_MAX]
+    gone = wholly_before(cut, {identifier: segments[identifier] for identifier in (*cut, *part)})
+    reached = [(segment_name(key, identifier), cut[identifier]) for identifier in part if identifier in cut]
+    await context.segments.truncate(reached)
     await context.segments.delete(segment_names(key, gone))
-    await _finish(context, key, intent)
+    progress.position += len(part)
+    if progress.position >= len(ordered):
+        await _finish(context, key, intent)
 
 
 async def seal(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:

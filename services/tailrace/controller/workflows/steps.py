@@ -56,6 +56,8 @@ class Turns:
     oldest: Oldest = field(default_factory=Oldest)
     aborts: Progress = field(default_factory=Progress)
     """Of the transactions that are being aborted."""
+    intent: Progress = field(default_factory=Progress)
+    """Of the workflow."""
 
     def order(self) -> tuple[Work, ...]:
         """Return the kinds of work, the last one at the end."""
@@ -79,7 +81,7 @@ async def advance(
         elif work is Work.COMMITS and (root.commit_batch or (root.commit_queue and not commits_wait)):
             progressed = await commit_pass(context, key, root)
         elif work is Work.INTENT and root.intent is not None and not root.commit_batch:
-            progressed = await _advance_intent(context, key, root)
+            progressed = await _advance_intent(context, key, root, turns.intent)
         elif work is Work.COMPLETED:
             progressed = await forget_completed(context, key, root, turns.oldest)
         if progressed:
@@ -87,7 +89,7 @@ async def advance(
     return False
 
 
-async def _advance_intent(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
+async def _advance_intent(context: WorkflowContext, key: StreamKey, root: StreamRecord, progress: Progress) -> bool:
     progressed = True
     match root.intent:
         case CreateIntent():
@@ -97,7 +99,7 @@ async def _advance_intent(context: WorkflowContext, key: StreamKey, root: Stream
         case ScaleIntent() as intent:
             await scale(context, key, root, intent)
         case TruncateIntent() as intent:
-            await truncate(context, key, root, intent)
+            await truncate(context, key, root, intent, progress.of(intent.intent_id))
         case SealIntent():
             progressed = await seal(context, key, root)
         case DeleteIntent():

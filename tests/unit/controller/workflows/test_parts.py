@@ -12,7 +12,7 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import ConnectionLostError
-from tailrace.controller.metadata.records import StreamRecord
+from tailrace.controller.metadata.records import StreamRecord, TruncateIntent
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.workflows import steps
 from tailrace.rpc import controller_pb2 as pb
@@ -24,6 +24,7 @@ WIDE = 10
 """Segments of an epoch: more than two parts."""
 STEPS_MAX = 40
 """More than any work here takes whose steps go on after each other."""
+RANGES = [(number / WIDE, (number + 1) / WIDE) for number in range(WIDE)]
 
 
 class Bench:
@@ -126,6 +127,24 @@ async def aborting(api: Any, bench: Bench, segments: int, transactions: int) -> 
     return begun
 
 
+async def make_history(api: Any) -> dict[int, int]:
+    """A stream whose second epoch has no segment of the first one; return the beginning of the second one."""
+    await api.setup(WIDE)
+    return dict.fromkeys(await api.scaled(await api.current(), RANGES), 0)
+
+
+def truncation(api: Any, cut: dict[int, int]) -> Coroutine[Any, Any, Any]:
+    """Truncate at a cut."""
+    call: Coroutine[Any, Any, Any] = api.call("truncateStream", pb.StreamCut(streamInfo=api.info, cut=cut))
+    return call
+
+
+def epoch_names(epoch: int) -> set[str]:
+    """Segments of an epoch of `make_history`."""
+    first = epoch * WIDE
+    return {f"scope/stream/{number}.#epoch.{epoch}" for number in range(first, first + WIDE)}
+
+
 @pytest.mark.parametrize(("segments", "transactions"), [(WIDE, 2), (2, 9)], ids=["wide", "many"])
 async def test_aborts_end(api: Any, bench: Bench, world: Any, make_api: Any, segments: int, transactions: int) -> None:
     begun = await aborting(api, bench, segments, transactions)
@@ -135,3 +154,11 @@ async def test_aborts_end(api: Any, bench: Bench, world: Any, make_api: Any, seg
     assert [name for name in world.segments.names("scope/stream/") if "#transaction" in name] == []
     other = make_api(await world.start(seed=9))
     assert [await other.state(txn) for txn in begun] == [pb.TxnState.ABORTED] * transactions
+
+
+async def test_a_truncation_ends(api: Any, bench: Bench, world: Any) -> None:
+    cut = await make_history(api)
+    await bench.leave(lambda root: isinstance(root.intent, TruncateIntent), truncation(api, cut))
+    assert await bench.steps().all() == math.ceil(2 * WIDE / PART)
+    assert len(bench.calls) == len(set(bench.calls)) == 2 * WIDE
+    assert set(world.segments.names("scope/stream/")) == epoch_names(1)
