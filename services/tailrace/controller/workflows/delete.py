@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import WriteConflictError
+from tailrace.common.names import segment_epoch, segment_id
 from tailrace.controller.metadata.changes import Change, Snapshot
-from tailrace.controller.metadata.epochs import segments_of
+from tailrace.controller.metadata.epochs import epoch_span, segments_of
 from tailrace.controller.metadata.model import Epoch, StreamState
 from tailrace.controller.metadata.records import (
     CompletedChunk,
@@ -25,16 +26,18 @@ from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.completed import completed_chunks, drop_oldest
 from tailrace.controller.workflows.context import segment_names
 from tailrace.controller.workflows.create import mark_of
+from tailrace.controller.workflows.segments import Progress
 
 if TYPE_CHECKING:
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 
-async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
+async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord, progress: Progress) -> bool:
     """Bring a stream from DELETING to its tombstone; return False after a part of it.
 
-    While it remembers transactions a chunk of them is forgotten: however many they are, a step has time for its part.
+    While it remembers transactions a chunk of them is forgotten, then a part of its segments deleted: however many they
+    are, a step has time for its part.
     """
     chunks = completed_chunks(root)
     if chunks:
@@ -42,7 +45,8 @@ async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
         found = (await context.store.read(key, [item])).get(CompletedChunk, item)
         await drop_oldest(context, key, root, found)
         return False
-    await _delete_segments(context, key, root)
+    if not await _delete_segments(context, key, root, progress):
+        return False
     mark = mark_of(key)
     if mark is not None:
         before = await context.store.load(mark)
@@ -60,14 +64,35 @@ async def delete(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
     return True
 
 
-async def _delete_segments(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Delete every segment that the stream ever had. Missing segments and epoch records count as deleted."""
-    for first in range(0, root.active_epoch + 1, limits.EPOCHS_PER_READ_MAX):
-        last = min(first + limits.EPOCHS_PER_READ_MAX - 1, root.active_epoch)
-        items = [key.epoch(root.incarnation, number) for number in range(first, last + 1)]
-        snapshot = await context.store.read(key, items)
-        found = [epoch for item in items if (epoch := snapshot.get(Epoch, item)) is not None]
-        await context.segments.delete(segment_names(key, segments_of(found).values()))
+async def _delete_segments(context: WorkflowContext, key: StreamKey, root: StreamRecord, progress: Progress) -> bool:
+    """Delete a part of the stream's segments, by their ids; return whether it was the last one.
+
+    Missing segments and epoch records count as deleted. The position is the lowest id that may be left.
+    """
+    position = max(progress.position, segment_id(0, _first_epoch(key, root)))
+    first = segment_epoch(position)
+    if first > root.active_epoch:
+        return True
+    last = min(first + limits.EPOCHS_PER_READ_MAX - 1, root.active_epoch)
+    items = [key.epoch(root.incarnation, number) for number in range(first, last + 1)]
+    snapshot = await context.store.read(key, items)
+    found = [epoch for item in items if (epoch := snapshot.get(Epoch, item)) is not None]
+    left = [segment for segment in segments_of(found).values() if segment.identifier >= position]
+    part = left[: limits.WORKFLOW_STEP_SEGMENTS_MAX]
+    await context.segments.delete(segment_names(key, part))
+    progress.position = part[-1].identifier + 1 if len(part) < len(left) else segment_id(0, last + 1)
+    return segment_epoch(progress.position) > root.active_epoch
+
+
+def _first_epoch(key: StreamKey, root: StreamRecord) -> int:
+    """Return the first epoch with segments that no truncation has deleted.
+
+    A sealed stream's truncations have ended, and deleted every segment that is older than all of the cut. A mark stream
+    is deleted in any state: its last truncation may not have ended.
+    """
+    if root.truncation is None or mark_of(key) is None:
+        return 0
+    return epoch_span(root.truncation)[0]
 
 
 async def delete_mark(context: WorkflowContext, mark: StreamKey, before: StreamRecord | None) -> None:
@@ -84,8 +109,9 @@ async def delete_mark(context: WorkflowContext, mark: StreamKey, before: StreamR
         root = deleting(current, intent_id)
         return Change(root, {mark.root: root})
 
+    progress = Progress()
     root = await context.store.change(mark, (), decide)
-    while root is not None and not await delete(context, mark, root):
+    while root is not None and not await delete(context, mark, root, progress):
         root = await context.store.change(mark, (), decide)
 
 

@@ -102,8 +102,8 @@ async def _advance_intent(context: WorkflowContext, key: StreamKey, root: Stream
             await truncate(context, key, root, intent, progress.of(intent.intent_id))
         case SealIntent():
             progressed = await seal(context, key, root)
-        case DeleteIntent():
-            await delete(context, key, root)
+        case DeleteIntent() as intent:
+            await delete(context, key, root, progress.of(intent.intent_id))
         case None:
             progressed = False
         case _:

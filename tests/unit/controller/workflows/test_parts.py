@@ -12,12 +12,15 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import ConnectionLostError
+from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import StreamRecord, TruncateIntent
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.workflows import steps
+from tailrace.controller.workflows.delete import delete_mark
 from tailrace.rpc import controller_pb2 as pb
 
 KEY = StreamKey("scope", "stream")
+MARK = StreamKey("scope", "_MARKstream")
 PART = 4
 """Segments that a step has time for."""
 WIDE = 10
@@ -139,6 +142,12 @@ def truncation(api: Any, cut: dict[int, int]) -> Coroutine[Any, Any, Any]:
     return call
 
 
+async def make_deleting(api: Any, bench: Bench) -> None:
+    """A sealed stream that is to be deleted."""
+    assert (await api.call("sealStream", api.info)).status == pb.UpdateStreamStatus.SUCCESS
+    await bench.leave(lambda root: root.state is StreamState.DELETING, api.call("deleteStream", api.info))
+
+
 def epoch_names(epoch: int) -> set[str]:
     """Segments of an epoch of `make_history`."""
     first = epoch * WIDE
@@ -162,3 +171,103 @@ async def test_a_truncation_ends(api: Any, bench: Bench, world: Any) -> None:
     assert await bench.steps().all() == math.ceil(2 * WIDE / PART)
     assert len(bench.calls) == len(set(bench.calls)) == 2 * WIDE
     assert set(world.segments.names("scope/stream/")) == epoch_names(1)
+
+
+@pytest.mark.parametrize("epochs_per_read", [1, limits.EPOCHS_PER_READ_MAX])
+async def test_a_deletion_ends(
+    api: Any, bench: Bench, world: Any, monkeypatch: pytest.MonkeyPatch, epochs_per_read: int
+) -> None:
+    await make_history(api)
+    monkeypatch.setattr(limits, "EPOCHS_PER_READ_MAX", epochs_per_read)
+    await make_deleting(api, bench)
+    taken = bench.steps()
+    await taken.all()
+    assert (await taken.root()).state is StreamState.DELETED
+    assert len(bench.calls) == len(set(bench.calls)) == 2 * WIDE + 1  # that of the mark stream
+    assert world.segments.names("scope/") == []
+
+
+async def test_a_deletion_leaves_out_what_a_truncation_deleted(api: Any, bench: Bench, world: Any) -> None:
+    cut = await make_history(api)
+    assert (await truncation(api, cut)).status == pb.UpdateStreamStatus.SUCCESS
+    await make_deleting(api, bench)
+    await bench.steps().all()
+    assert not epoch_names(0) & set(bench.calls)
+    assert world.segments.names("scope/") == []
+
+
+async def test_a_mark_stream_is_deleted_whose_truncation_has_not_ended(
+    api: Any, bench: Bench, world: Any, make_api: Any
+) -> None:
+    await api.setup(1)
+    mark = make_api(api.controller, stream=MARK.stream)
+    cut = dict.fromkeys(await mark.scaled(await mark.current(), [(0.0, 1.0)]), 0)
+    await bench.leave(lambda root: True, truncation(mark, cut))
+    context = bench.context()
+    before = await context.store.load(MARK)
+    assert isinstance(before.intent, TruncateIntent)
+    bench.left = math.inf
+    await delete_mark(context, MARK, before)
+    assert world.segments.names("scope/_MARK") == []
+
+
+async def test_a_task_goes_on_where_its_last_step_ended(
+    api: Any, bench: Bench, world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps that the stream's own task runs, from the call to its answer."""
+    advance = steps.advance
+
+    async def with_time(*arguments: Any, **keywords: Any) -> bool:
+        bench.left = PART
+        return await advance(*arguments, **keywords)
+
+    monkeypatch.setattr(steps, "advance", with_time)
+    monkeypatch.setattr(limits, "WORKFLOW_BACKOFF_INITIAL_S", 0.001)
+    cut = await make_history(api)
+    begun = (await api.begin()).txnId
+    await api.abort(begun)
+    await api.until_state(begun, pb.TxnState.ABORTED)
+    assert (await truncation(api, cut)).status == pb.UpdateStreamStatus.SUCCESS
+    assert (await api.call("sealStream", api.info)).status == pb.UpdateStreamStatus.SUCCESS
+    assert (await api.call("deleteStream", api.info)).status == pb.DeleteStreamStatus.SUCCESS
+    assert world.segments.names("scope/") == []
+
+
+async def leave_aborts(api: Any, bench: Bench) -> None:
+    """Two wide transactions that are to be aborted."""
+    await aborting(api, bench, WIDE, 2)
+
+
+async def leave_truncation(api: Any, bench: Bench) -> None:
+    """A truncation."""
+    await bench.leave(lambda root: isinstance(root.intent, TruncateIntent), truncation(api, await make_history(api)))
+
+
+async def leave_deletion(api: Any, bench: Bench) -> None:
+    """A deletion."""
+    await make_history(api)
+    await make_deleting(api, bench)
+
+
+@pytest.mark.parametrize("ahead", range(7))
+@pytest.mark.parametrize(
+    ("leave", "segments"),
+    [
+        (leave_aborts, [f"scope/stream/{number}.#epoch.0" for number in range(WIDE)]),
+        (leave_truncation, sorted(epoch_names(1))),
+        (leave_deletion, []),
+    ],
+)
+async def test_two_controllers_take_the_same_steps(
+    api: Any, bench: Bench, world: Any, leave: Any, segments: list[str], ahead: int
+) -> None:
+    """One of them begins some steps later, as does one that resumes the work of another."""
+    await leave(api, bench)
+    first, second = bench.steps(), bench.steps()
+    for _ in range(ahead):
+        await first.one()
+    for _ in range(STEPS_MAX):
+        if not (await second.one() and await first.one()):
+            break
+    assert (await second.root()).is_idle
+    assert world.segments.names("scope/stream/") == segments
