@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, TailraceError
 from tailrace.common.names import segment_id
 from tailrace.controller.metadata import records
@@ -409,6 +410,23 @@ async def test_cut_short_anywhere(
         finally:
             await fresh.close()
         assert found == expected, f"cut short at call {call} of {calls}"
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("name", ["truncate", "delete", "abort", "seal with open transactions"])
+async def test_cut_short_between_parts(
+    name: str,
+    after_effect: bool,
+    world: Any,
+    make_api: Any,
+    make_crash: Any,
+    wait_until: Any,
+    test_profile: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each step changes one segment; the controller that ends the work does not know where the first one was."""
+    monkeypatch.setattr(limits, "WORKFLOW_STEP_SEGMENTS_MAX", 1)
+    await test_cut_short_anywhere(name, after_effect, world, make_api, make_crash, wait_until, test_profile)
 
 
 async def run_beside(scenario: Scenario, world: Any, make_api: Any, crash: Any, call: int) -> dict[str, Any]:
