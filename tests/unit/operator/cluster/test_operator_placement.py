@@ -112,7 +112,7 @@ def test_a_placer_that_fails_is_started_again_with_growing_pauses() -> None:
 
 @pytest.mark.parametrize("error", [StartError("no token is mounted"), OSError("the CA file is away")], ids=repr)
 def test_a_placer_without_an_api_is_started_again_until_it_has_one(error: Exception) -> None:
-    async def scenario(api: LocalKubernetes, _: Placements) -> None:
+    async def scenario(api: LocalKubernetes, _placements: Placements) -> None:
         tries: list[float] = []
         left: list[str] = []
         broken = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 
@@ -30,7 +31,7 @@ async def test_a_fault_while_staging_loses_and_damages_nothing(
     with monkeypatch.context() as patched:
         if operation == "append":
             patched.setattr(ArenaPool, "take", fail)
-            attempt = container.append(NAME, [b"lost"])
+            attempt: Awaitable[object] = container.append(NAME, [b"lost"])
         else:
             patched.setattr(ops.Seal, "encode", fail)
             attempt = container.seal(NAME)
