@@ -45,12 +45,15 @@ class AttributeUpdate(NamedTuple):
     from_offset: bool = False
 
 
+CORE_ATTRIBUTE_PREFIX: Final = b"\x80\0\0\0\0\0\0\0"
+
+
 def core_attribute(number: int) -> bytes:
     """Return the id of a core attribute: upper half Long.MIN_VALUE, lower half `number`.
 
     See docs/protocol/wire.md#attributes.
     """
-    return b"\x80" + b"\0" * 7 + number.to_bytes(8, "big")
+    return CORE_ATTRIBUTE_PREFIX + number.to_bytes(8, "big")
 
 
 CREATION_TIME: Final = core_attribute(0)
@@ -65,7 +68,7 @@ TABLE_COMPACTION_OFFSET: Final = core_attribute(1048576 + 4)
 
 def is_core_attribute(attribute_id: bytes) -> bool:
     """Return whether the attribute is a core attribute, which stays in memory."""
-    return len(attribute_id) == 16 and attribute_id.startswith(b"\x80\0\0\0\0\0\0\0")
+    return len(attribute_id) == 16 and attribute_id.startswith(CORE_ATTRIBUTE_PREFIX)
 
 
 class SegmentKind(enum.IntFlag):

@@ -37,6 +37,8 @@ OPERATIONS_MAX: Final = 200_000
 TABLE: Final = "_system/_tables/bench"
 TABLE_BATCH: Final = 100
 TABLE_VALUE_BYTES: Final = 100
+TABLE_KEYS: Final = 20_000
+"""Without Tier 2 nothing makes room for the attributes of many more (docs/design.md#memory-budgets)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +198,11 @@ def _updates(number: int) -> tuple[AttributeUpdate, ...]:
 
 
 async def _update_table(container: Container, _: LogShape, log_bytes: int) -> None:
-    """Batches of new entries."""
+    """Put batches of entries, again and again with the same keys."""
     tables = TableService(container)
     await tables.create_table(TABLE, 0)
     value = os.urandom(TABLE_VALUE_BYTES)
     count = min(OPERATIONS_MAX, log_bytes // (TABLE_VALUE_BYTES + 100))
     for first in range(0, count, TABLE_BATCH):
         numbers = range(first, min(first + TABLE_BATCH, count))
-        await tables.update(TABLE, [TableEntry(b"key %d" % number, value) for number in numbers])
+        await tables.update(TABLE, [TableEntry(b"key %d" % (number % TABLE_KEYS), value) for number in numbers])

@@ -7,6 +7,7 @@ the cache while the cache has room; else it stays in the log too.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,10 @@ from tailrace.segmentstore.metadata.missing_bytes import missing_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from tailrace.kernel import AppendRun
     from tailrace.log.port import ReadableLog
     from tailrace.segmentstore.cache.cache_manager import CacheManager
+    from tailrace.segmentstore.metadata.fields import Buffer
     from tailrace.segmentstore.metadata.read_index import LogPlaces, ReadIndex
     from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.metadata.state import ContainerState
@@ -89,13 +92,13 @@ class Recovery:
             if 0 <= last_sequence != frame.sequence - 1:
                 raise DataLossError(f"{place}: frame {last_sequence + 1} is missing")
             last_sequence = frame.sequence
-            for placed in assembler.feed(frame.sequence, frame.payload, place):
+            for placed in assembler.feed_runs(frame.sequence, frame.payload, place, split_after=as_of):
                 if placed.sequence != expected:
-                    self._check_order(placed, expected, place)
-                expected = placed.sequence + 1
-                self.operations += 1
+                    self._check_order(placed.sequence, expected, place)
+                expected = placed.next_sequence
+                self.operations += expected - placed.sequence
                 if placed.sequence <= as_of:
-                    self._early_operation(placed.operation, placed.places)
+                    self._take_early(placed)
                     continue
                 if self._early:
                     self._settle_early()
@@ -117,28 +120,42 @@ class Recovery:
         checkpoint.load(self._state, found.as_of_sequence, found.body, place)
         return found.as_of_sequence
 
-    def _check_order(self, placed: operation_log.Placed, expected: int, place: str) -> None:
+    def _check_order(self, sequence: int, expected: int, place: str) -> None:
         """Raise when an operation is missing; the log may begin with an earlier one than the state needs."""
         if expected >= 0:
-            raise CorruptionError(place, f"operation {placed.sequence} where {expected} should be")
-        if placed.sequence > self._state.next_sequence:
-            raise DataLossError(
-                f"{place}: begins with operation {placed.sequence}, {self._state.next_sequence} is missing"
-            )
+            raise CorruptionError(place, f"operation {sequence} where {expected} should be")
+        if sequence > self._state.next_sequence:
+            raise DataLossError(f"{place}: begins with operation {sequence}, {self._state.next_sequence} is missing")
 
     # -- before the checkpoint -----------------------------------------------------------------------------------
+
+    def _take_early(self, placed: operation_log.Placed | operation_log.PlacedAppends) -> None:
+        if isinstance(placed, operation_log.PlacedAppends):
+            for run in placed.runs:
+                if run.data and not self._tiered(run.segment_id, run.offset, run.offset + len(run.data)):
+                    self._early_run(placed.frame_sequence, run)
+        else:
+            self._early_operation(placed.operation, placed.places)
+
+    def _early_run(self, frame_sequence: int, run: AppendRun) -> None:
+        for offset, length, crc, start in _rows(run):
+            self._early_append(run.segment_id, offset, length, crc, ((frame_sequence, start, length),))
+
+    def _early_append(self, segment_id: int, offset: int, length: int, crc: int, places: LogPlaces) -> None:
+        if not self._tiered(segment_id, offset, offset + length):
+            item = _EarlyAppend(offset, length, crc, places[0][0], places)
+            self._early.setdefault(segment_id, []).append(item)
+
+    def _tiered(self, segment_id: int, start: int, end: int) -> bool:
+        segment = self._state.segments.get(segment_id)
+        return segment is not None and segment.chunks.covers(max(start, segment.start_offset), end)
 
     def _early_operation(self, operation: ops.Operation, places: LogPlaces) -> None:
         if isinstance(operation, ops.Append):
             length = len(operation.data)
-            if not length:
-                return
-            segment = self._state.segments.get(operation.segment_id)
-            end = operation.offset + length
-            if segment is not None and segment.chunks.covers(max(operation.offset, segment.start_offset), end):
-                return
-            item = _EarlyAppend(operation.offset, length, operation.crc, places[0][0], _data_places(places, length))
-            self._early.setdefault(operation.segment_id, []).append(item)
+            if length:
+                data_places = _data_places(places, length)
+                self._early_append(operation.segment_id, operation.offset, length, operation.crc, data_places)
         elif isinstance(operation, ops.Merge):
             moved = self._early.pop(operation.source_id, [])
             if moved:
@@ -173,7 +190,25 @@ class Recovery:
 
     # -- after the checkpoint ------------------------------------------------------------------------------------
 
-    def _apply(self, placed: operation_log.Placed, place: str) -> None:
+    def _apply(self, placed: operation_log.Placed | operation_log.PlacedAppends, place: str) -> None:
+        if isinstance(placed, operation_log.PlacedAppends):
+            self._apply_appends(placed, place)
+        else:
+            self._apply_operation(placed, place)
+
+    def _apply_appends(self, placed: operation_log.PlacedAppends, place: str) -> None:
+        self._insert_runs()
+        self._state.apply_appends(placed.sequence, placed.next_sequence, placed.runs, place)
+        for run in placed.runs:
+            if run.data:
+                segment = self._state.segments[run.segment_id]
+                segment.pending.extend(run.offsets, run.lengths, run.crcs, placed.frame_sequence)
+                if not self._cached(segment.read_index, run.offset, run.data):
+                    frame = placed.frame_sequence
+                    rows = [(offset, length, ((frame, start, length),)) for offset, length, _, start in _rows(run)]
+                    self._leave_in_log(segment.read_index, rows)
+
+    def _apply_operation(self, placed: operation_log.Placed, place: str) -> None:
         state, operation = self._state, placed.operation
         if type(operation) is ops.Append:
             state.apply(placed.sequence, operation, place)
@@ -218,11 +253,9 @@ class Recovery:
         """Insert the remembered bytes into the cache; bytes without room there stay in the log."""
         if not self._runs:
             return
-        cache = self._cache
         for run in self._runs.values():
             index, offset = run.segment.read_index, run.offset
-            if self._reserve(index, offset, run.length):
-                cache.append_tail(index, offset, run.pieces[0] if len(run.pieces) == 1 else b"".join(run.pieces))
+            if self._cached(index, offset, run.pieces[0] if len(run.pieces) == 1 else b"".join(run.pieces)):
                 continue
             left = []
             for piece, places in zip(run.pieces, run.places, strict=True):
@@ -231,10 +264,21 @@ class Recovery:
             self._leave_in_log(index, left)
         self._runs.clear()
 
-    def _reserve(self, index: ReadIndex, offset: int, length: int) -> bool:
-        cache = self._cache
+    def _cached(self, index: ReadIndex, offset: int, data: Buffer) -> bool:
+        """Insert bytes at a segment's tail into the cache; return False, and insert none, without room."""
+        cache, length = self._cache, len(data)
         blocks = cache.growth(index, offset, length) + self._spare_blocks
-        return cache.cache.available_blocks > blocks and cache.stage_append(index, offset, length)
+        if cache.cache.available_blocks <= blocks or not cache.stage_append(index, offset, length):
+            return False
+        cache.append_tail(index, offset, data)
+        return True
+
+
+def _rows(run: AppendRun) -> Iterator[tuple[int, int, int, int]]:
+    """Return offset, length, CRC and place in the payload of each append."""
+    offsets = array("q", run.offsets)
+    lengths, crcs, starts = (array("I", column) for column in (run.lengths, run.crcs, run.starts))
+    return zip(offsets, lengths, crcs, starts, strict=True)
 
 
 def _joined(appends: Iterable[tuple[int, int, LogPlaces]]) -> Iterator[tuple[int, int, LogPlaces]]:

@@ -52,6 +52,18 @@ class DirtyAttributes:
                 self._room.attribute_bytes += ATTRIBUTE_BYTES
         sequences[key] = sequence
 
+    def put_all(self, updates: dict[bytes, int]) -> None:
+        """Record updates in the order of their sequence numbers. See `put`."""
+        sequences = self._sequences
+        new = [key for key in updates if key not in sequences]
+        if len(new) < len(updates):
+            for key in updates:
+                sequences.pop(key, None)  # insert it at the end
+        sequences.update(updates)
+        self._new += new
+        if self._counted:
+            self._room.attribute_bytes += len(new) * ATTRIBUTE_BYTES
+
     def oldest(self, count: int) -> DirtyBatch:
         """Return at most `count` attributes, least recently updated first."""
         found = list(islice(self._sequences.items(), count + 1))

@@ -18,9 +18,6 @@ def missing_bytes(state: ContainerState) -> Iterator[tuple[Segment, int, int]]:
     """
     for segment in state.segments.values():
         for gap_start, gap_end in segment.chunks.gaps(segment.start_offset, segment.length):
-            position = gap_start
-            for item in segment.pending:
-                if item.offset <= position < item.end:
-                    position = item.end
+            position = segment.pending.covered_to(gap_start)
             if position < gap_end:
                 yield segment, position, gap_end

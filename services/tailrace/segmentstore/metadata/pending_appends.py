@@ -7,7 +7,7 @@ tenth of what an object for each takes.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from itertools import compress, islice, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,6 +84,19 @@ class PendingAppends:
         self.length_bytes += length
         self._room.append_bytes += APPEND_BYTES
 
+    def extend(self, offsets: bytes, lengths: bytes, crcs: bytes, frame_sequence: int) -> None:
+        """Add appends of one frame behind all others; the columns as of `kernel.AppendRun`."""
+        first, frames = len(self._offsets), self._frames
+        if frames and frame_sequence < frames[-1]:
+            self._frames_ascend = False
+        self._offsets.frombytes(offsets)
+        self._lengths.frombytes(lengths)
+        self._crcs.frombytes(crcs)
+        count = len(self._offsets) - first
+        frames.extend(array("q", (frame_sequence,)) * count)
+        self.length_bytes += sum(self._lengths[first:])
+        self._room.append_bytes += count * APPEND_BYTES
+
     @property
     def oldest_frame(self) -> int:
         """Return the sequence number of the oldest log frame that holds one. Raises IndexError without any."""
@@ -94,6 +107,16 @@ class PendingAppends:
     def count_before(self, offset: int) -> int:
         """Return how many begin before `offset`."""
         return bisect_left(self._offsets, offset, self._first) - self._first
+
+    def covered_to(self, offset: int) -> int:
+        """Return the end of the contiguous bytes that begin at `offset`; `offset` itself when none has that byte."""
+        offsets = self._offsets
+        first = max(self._first, bisect_right(offsets, offset, self._first) - 1)
+        for start, length in zip(islice(offsets, first, None), islice(self._lengths, first, None), strict=True):
+            if start > offset:
+                break
+            offset = max(offset, start + length)
+        return offset
 
     def splits(self, offset: int) -> bool:
         """Return whether one begins before `offset` and ends beyond."""

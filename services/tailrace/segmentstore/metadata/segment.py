@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common.errors import CorruptionError, SegmentTruncatedError
 from tailrace.segmentstore.api import (
+    CORE_ATTRIBUTE_PREFIX,
     SegmentKind,
     SegmentProperties,
     is_core_attribute,
@@ -181,6 +182,16 @@ class Segment:
                 core[key] = value
             else:
                 put(key, sequence)
+
+    def set_last_attributes(self, values: dict[bytes, int], sequences: dict[bytes, int]) -> None:
+        """Commit the last values of attributes, in the order of the operations that set them: `sequences`."""
+        self.committed.update(values)
+        core = [key for key in values if key.startswith(CORE_ATTRIBUTE_PREFIX) and is_core_attribute(key)]
+        for key in core:
+            self.core[key] = values[key]
+        if core:
+            sequences = {key: sequence for key, sequence in sequences.items() if key not in self.core}
+        self.dirty.put_all(sequences)
 
     @property
     def clean_values(self) -> int:

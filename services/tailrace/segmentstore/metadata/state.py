@@ -24,6 +24,9 @@ from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 from tailrace.segmentstore.metadata.value_room import ValueRoom
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace.kernel import AppendRun
     from tailrace.segmentstore.metadata.fields import ChunkRef
 
 
@@ -86,6 +89,23 @@ class ContainerState:
         if sequence >= self.next_sequence:
             self.next_sequence = sequence + 1
 
+    def apply_appends(self, sequence: int, next_sequence: int, runs: Iterable[AppendRun], place: str) -> None:
+        """Apply the appends with the numbers from `sequence` on to before `next_sequence`. See `apply`."""
+        if sequence <= self.committed_sequence:
+            raise CorruptionError(place, f"operation {sequence} after operation {self.committed_sequence}")
+        for run in runs:
+            try:
+                segment = self.segments[run.segment_id]
+                self._check_append(segment, run.offset)
+            except (KeyError, ValueError) as error:
+                raise CorruptionError(
+                    place, f"operation {run.first_sequence} (APPEND) does not fit: {error}"
+                ) from error
+            segment.length += len(run.data)
+            segment.set_last_attributes(run.values, run.sequences)
+        self.committed_sequence = next_sequence - 1
+        self.next_sequence = max(self.next_sequence, next_sequence)
+
     def _dispatch(self, sequence: int, operation: ops.Operation) -> None:
         match operation:
             case ops.Append():
@@ -125,10 +145,14 @@ class ContainerState:
 
     def _append(self, sequence: int, operation: ops.Append) -> None:
         segment = self.segments[operation.segment_id]
-        if operation.offset != segment.length:
-            raise ValueError(f"append at {operation.offset} to a segment of {segment.length} bytes")
+        self._check_append(segment, operation.offset)
         segment.length += len(operation.data)
         segment.set_attributes(sequence, operation.attributes)
+
+    @staticmethod
+    def _check_append(segment: Segment, offset: int) -> None:
+        if offset != segment.length:
+            raise ValueError(f"append at {offset} to a segment of {segment.length} bytes")
 
     def _create(self, operation: ops.Create) -> None:
         if operation.name in self.by_name:

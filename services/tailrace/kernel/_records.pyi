@@ -1,0 +1,6 @@
+from typing_extensions import Buffer
+
+from tailrace.kernel._records_common import AppendRun
+
+def skip_records(payload: Buffer, start: int, kind: int) -> int: ...
+def scan_appends(payload: Buffer, start: int, sequence: int, max_count: int) -> tuple[int, int, list[AppendRun]]: ...
