@@ -80,9 +80,10 @@ CHECKPOINT_INTERVAL_OPERATIONS: Final = 100_000
 CHECKPOINT_BYTES_PER_FRAME: Final = 4 * KIB  # checkpoint size that is worth one log frame
 CHECKPOINT_FRAMES_PER_SEGMENT: Final = 4  # frames that are worth the flush of one segment before a checkpoint
 CHECKPOINT_GROWTH_FACTOR: Final = 2  # bytes that a byte of an operation may add to the next checkpoint
+CHECKPOINT_FLUSH_BYTES: Final = 512  # that the flush of a segment logs, and then adds to the next checkpoint
 CHECKPOINT_FULL_DISK_FACTOR: Final = 8  # checkpoints come so many times earlier while the disk is full, to free space
 MERGED_SOURCES_REMEMBERED_S: Final = 600.0
-MERGED_SOURCES_REMEMBERED_MAX: Final = 20_000  # of a container, after a checkpoint: 390 B of memory each
+MERGED_SOURCES_REMEMBERED_MAX: Final = 20_000  # after a checkpoint, besides parts of large events: 390 B each
 
 # -- file log (docs/design.md#tier-1) -----------------------------------------------------------------------------
 LOG_FILE_BYTES: Final = 64 * MIB  # one preallocated, zeroed file
@@ -452,7 +453,7 @@ CONTAINER_MEMORY_DAMAGE_FORGET_S: Final = 3600.0  # of running without further o
 CONTAINER_REOPEN_MIN_S: Final = 0.5  # the same after causes that pass by themselves, as an epoch that was not returned
 CONTAINER_REOPEN_MAX_S: Final = 10.0
 CONTAINER_LEAVE_DEADLINE_S: Final = 15.0  # for the flush of a container that is released or closed
-CONTAINER_LEAVE_REST_S: Final = 5.0  # the part of it that remains when its clients are refused
+CONTAINER_LEAVE_AHEAD_S: Final = 3.0  # the part of it in which clients are served; below HANDOVER_TIMEOUT_S
 TABLE_COMPACTION_INTERVAL_S: Final = 30.0
 ROUTES_CACHED_MAX: Final = 10_000  # segment names whose container is remembered
 CLOSE_DEADLINE_S: Final = 20.0

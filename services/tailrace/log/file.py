@@ -218,7 +218,7 @@ class FileLog(SequencedLog):
             except DiskFullError:
                 if length == self._smallest_file_bytes:
                     raise
-                length = max(length // 2 // frames.SECTOR_BYTES * frames.SECTOR_BYTES, self._smallest_file_bytes)
+                length = self._shorter(length)
         self._begin_file(*made)
         for file in self._unsynced:
             await file.handle.sync()
@@ -226,6 +226,12 @@ class FileLog(SequencedLog):
         self._unsynced.clear()
         self._directory_unsynced = False
         self._durable_log_start = self._written_log_start
+
+    def _shorter(self, length_bytes: int) -> int:
+        """Return the length of a file that may fit on the disk: most of what is free, or half of one that did not."""
+        free = self._disk.free_bytes(self._directory) // 8 * 7
+        fitting = free if self._smallest_file_bytes <= free < length_bytes else length_bytes // 2
+        return max(fitting // frames.SECTOR_BYTES * frames.SECTOR_BYTES, self._smallest_file_bytes)
 
     async def recover(self, first_sequence: int = 0) -> AsyncIterator[RecoveredFrame]:
         """See DurableLog.recover."""

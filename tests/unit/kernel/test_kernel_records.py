@@ -2,6 +2,7 @@
 
 from array import array
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -53,7 +54,8 @@ def by_decoder(payload: bytes, start: int, count: int) -> tuple[int, list[Append
         assert isinstance(operation, ops.Append)
         position = start + body_start + length
         segment_id, size = operation.segment_id, len(operation.data)
-        run = runs.setdefault(segment_id, AppendRun(segment_id, sequence, operation.offset, *[b""] * 5, {}, {}))
+        fresh = AppendRun(segment_id, sequence, operation.offset, b"", b"", b"", b"", b"", {}, {})
+        run = runs.setdefault(segment_id, fresh)
         its = columns.setdefault(segment_id, [array("q"), array("I"), array("I"), array("I")])
         if size:
             for column, value in zip(its, (operation.offset, size, operation.crc, position - size), strict=True):
@@ -63,10 +65,11 @@ def by_decoder(payload: bytes, start: int, count: int) -> tuple[int, list[Append
             run.sequences.pop(key, None)
             run.values[key], run.sequences[key] = value, sequence
         runs[segment_id] = run._replace(data=run.data + bytes(operation.data))
-    return position, [
-        run._replace(**dict(zip(("offsets", "lengths", "crcs", "starts"), map(bytes, columns[key]), strict=True)))
-        for key, run in runs.items()
-    ]
+    return position, [run._replace(**_as_bytes(columns[key])) for key, run in runs.items()]
+
+
+def _as_bytes(columns: list[array[int]]) -> dict[str, Any]:
+    return dict(zip(("offsets", "lengths", "crcs", "starts"), map(bytes, columns), strict=True))
 
 
 @MODULES

@@ -46,9 +46,7 @@ async def _spawned(world: SimWorld, task: asyncio.Task[None]) -> None:
     await task
 
 
-def new_log(
-    disk: object, directory: str = "/data/log", *, opened_epoch: int = 0, opens_full: bool = False
-) -> FileLog:
+def new_log(disk: object, directory: str = "/data/log", *, opened_epoch: int = 0, opens_full: bool = False) -> FileLog:
     return FileLog(
         disk,  # type: ignore[arg-type]
         directory,
@@ -156,6 +154,23 @@ def test_a_log_opens_on_a_nearly_full_disk_with_a_small_file() -> None:
         again = new_log(world.disk.attach(process))
         await again.open(2, NONCE)
         assert await again.append([b"after"]) == 1
+        await again.close()
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("free_kib", [120, 100, 70, 50])
+def test_the_first_file_on_a_nearly_full_disk_takes_most_of_what_is_free(free_kib: int) -> None:
+    """Half of it may not be enough for the checkpoint that the full log is waiting for (test_large_checkpoints)."""
+
+    async def main(world: SimWorld, log: FileLog) -> None:
+        await log.append([b"before"])
+        await log.close()
+        world.disk.capacity_bytes = world.disk.used_bytes() - 128 * KIB + free_kib * KIB
+        again = new_log(world.disk.attach(world.process("next")))
+        await again.open(2, NONCE)
+        assert again._current is not None
+        assert again._current.length_bytes >= free_kib * KIB * 3 // 4
         await again.close()
 
     simulated(main)

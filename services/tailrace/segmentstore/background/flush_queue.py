@@ -27,11 +27,19 @@ class FlushQueue:
         self._attributes_wake = asyncio.Event()
         self._flush_now = False
         self._segments: dict[int, Segment] = {}
+        self._pending: set[int] = set()  # those with un-tiered bytes
+
+    @property
+    def pending_segments(self) -> int:
+        """Return how many segments have un-tiered bytes, at most: some of them may be deleted since the last look."""
+        return len(self._pending)
 
     def appended(self, segment: Segment) -> None:
         """Add a segment that has new un-tiered bytes or dirty attributes."""
         if segment.segment_id not in self._segments:
             self._segments[segment.segment_id] = segment
+        if segment.pending:
+            self._pending.add(segment.segment_id)
         if segment.dirty:
             if segment.attributes_deadline == math.inf:
                 segment.attributes_deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
@@ -108,12 +116,15 @@ class FlushQueue:
             if live.get(segment_id) is segment:
                 yield segment
             else:
+                self._pending.discard(segment_id)
                 del self._segments[segment_id]  # deleted, or merged: its bytes belong to the target now
 
     def flushed(self, segment: Segment) -> None:
         """Set the segment's next deadline; forget it when Tier 2 holds all of it."""
         deadline_s = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
         segment.flush_deadline = deadline_s if segment.pending else math.inf
+        if not segment.pending:
+            self._pending.discard(segment.segment_id)
         self._forget_clean(segment)
 
     def attributes_flushed(self, segment: Segment) -> None:

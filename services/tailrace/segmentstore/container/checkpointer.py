@@ -26,12 +26,14 @@ class Checkpointer:
         self._operations = 0
         self._frames = 0
         self._body_bytes = 0
+        self._too_long_at = -1  # the operation as of which there was no room for a checkpoint
         self._keep_from = 0
         self._old_epochs = False
         self._running = False
 
-    def begin(self) -> None:
-        """Count from the log's start, and keep room for a checkpoint; call it once the log is open and recovered."""
+    def begin(self, replayed_bytes: int) -> None:
+        """Count what the log has since its last checkpoint, and keep room for one; call it after the recovery."""
+        self._bytes = -replayed_bytes
         self._body_bytes = len(checkpoint.encode(self._state))
         self._core.admission.checkpointed(self._body_bytes)
         self._frames = self._log.log_start
@@ -99,7 +101,8 @@ class Checkpointer:
             limits.MERGED_SOURCES_REMEMBERED_MAX,
         )
         # Without room for one as long as the last, encode none, unless it may be shorter.
-        if not forgotten and not await self._room(self._body_bytes, force):
+        unchanged = not forgotten and self._too_long_at == self._state.committed_sequence
+        if unchanged and not await self._room(self._body_bytes, force):
             return
         processor = self._core.processor
         written, count, frames = processor.written_bytes, processor.operations, self._log.next_sequence
@@ -108,8 +111,10 @@ class Checkpointer:
         body, as_of = checkpoint.encode(self._state), self._state.committed_sequence
         self._body_bytes = len(body)
         self._core.admission.checkpointed(len(body))
+        self._too_long_at = as_of
         if not await self._room(len(body), force):
             return
+        self._too_long_at = -1
         future = processor.stage_control(ops.Checkpoint(as_of, body))
         # Without its own bytes: else a long one would make the next one due.
         self._bytes = written + len(body)

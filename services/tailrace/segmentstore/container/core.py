@@ -111,7 +111,7 @@ class ContainerCore:
         arenas, next_sequence = self.ports.arenas, self.state.next_sequence
         self.processor = OperationProcessor(self.log, arenas, next_sequence, self.committer.commit_frame, self.stop)
         self.admission = LogAdmission(
-            self.container_id, self.log, self.processor, self.ports.untiered, self.flush_queue.flush_now
+            self.container_id, self.log, self.processor, self.ports.untiered, self.flush_queue
         )
         self.phase = "running"
         self.cache.on_pressure(self.flush_queue.flush_now)

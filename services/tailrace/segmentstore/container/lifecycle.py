@@ -58,7 +58,7 @@ class Lifecycle:
             core.stop(error)
             raise
         core.begin()
-        self._background.checkpointer.begin()
+        self._background.checkpointer.begin(recovery.replayed_bytes)
         has_room = await self._begin_epoch()
         self._background.start()
         _logger.info(
@@ -96,22 +96,23 @@ class Lifecycle:
     async def close(self, flush: bool, at_once: bool) -> None:
         """Stop serving; with `flush`, first move everything to Tier 2 and checkpoint, so that recovery is short.
 
-        With `flush`, clients are served until most of it is in Tier 2, so that they wait for the rest only; otherwise
-        requests are refused at once. A flush that fails or takes longer than ``limits.CONTAINER_LEAVE_DEADLINE_S`` is
-        logged and given up: the log holds everything that it did not move. With `at_once` there is neither a flush nor
-        a last snapshot, and requests that wait for the log are refused now: the object store does not answer.
+        With `flush`, clients are served until most of it is in Tier 2, for a bounded time, so that they wait for the
+        rest only; otherwise requests are refused at once. A flush that fails or takes longer than
+        ``limits.CONTAINER_LEAVE_DEADLINE_S`` is logged and given up: the log holds everything that it did not move.
+        With `at_once` there is neither a flush nor a last snapshot, and requests that wait for the log are refused now:
+        the object store does not answer.
         """
         core = self._core
-        ends_at_s = asyncio.get_running_loop().time() + limits.CONTAINER_LEAVE_DEADLINE_S
+        begins_at_s = asyncio.get_running_loop().time()
         flush = flush and not at_once
         if flush and core.phase == "running":
             with contextlib.suppress(TailraceError, OSError, TimeoutError):  # the flush below says why
-                async with asyncio.timeout_at(ends_at_s - limits.CONTAINER_LEAVE_REST_S):
+                async with asyncio.timeout_at(begins_at_s + limits.CONTAINER_LEAVE_AHEAD_S):
                     await self._background.flush_ahead()
         self.leave()
         if flush and core.phase == "running":
             try:
-                async with asyncio.timeout_at(ends_at_s):
+                async with asyncio.timeout_at(begins_at_s + limits.CONTAINER_LEAVE_DEADLINE_S):
                     await self._background.flush_to_storage()
             except (TailraceError, OSError, TimeoutError) as error:
                 reason = str(error) or f"the flush did not end within {limits.CONTAINER_LEAVE_DEADLINE_S:g} s"

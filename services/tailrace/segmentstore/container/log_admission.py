@@ -17,9 +17,8 @@ from tailrace.common import limits
 from tailrace.common.errors import DiskFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tailrace.log.port import DurableLog
+    from tailrace.segmentstore.background.flush_queue import FlushQueue
     from tailrace.segmentstore.container.operation_processor import OperationProcessor
     from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 
@@ -29,8 +28,8 @@ _logger = structlog.get_logger()
 class LogAdmission:
     """Decides what may be staged.
 
-    It calls ``flush_now`` when the disk becomes full. Callers' operations leave room for a checkpoint: only one more
-    checkpoint lets a full log truncate itself.
+    It calls ``flush_queue.flush_now`` whenever it refuses one. Callers' operations leave room for a flush of
+    everything and for the checkpoint after it: only so can a full log truncate itself.
     """
 
     def __init__(
@@ -39,14 +38,15 @@ class LogAdmission:
         log: DurableLog,
         processor: OperationProcessor,
         untiered: UntieredRoom,
-        flush_now: Callable[[], None],
+        flush_queue: FlushQueue,
     ) -> None:
         self._container_id = container_id
         self._log = log
         self._processor = processor
         self._untiered = untiered
-        self._flush_now = flush_now
+        self._flush_queue = flush_queue
         self._refused = 0
+        self._refused_bytes = 0  # of the longest one
         self._checkpoint_bytes = 0
         self._control_bytes = 0
         self.full_reason = ""
@@ -58,12 +58,13 @@ class LogAdmission:
 
     @property
     def kept_bytes(self) -> int:
-        """How much room the next checkpoint may need, beyond what the log's reserve has for it.
+        """How much room a flush and the next checkpoint may need, beyond what the log's reserve has for them.
 
         An operation may add twice its own length to a checkpoint: a merge, which leaves a name, is the largest.
         """
         grown = limits.CHECKPOINT_GROWTH_FACTOR * (self._processor.control_bytes - self._control_bytes)
-        return max(0, self._checkpoint_bytes + grown - limits.LOG_RESERVE_BYTES // 2)
+        flushes = limits.CHECKPOINT_FLUSH_BYTES * self._flush_queue.pending_segments
+        return max(0, self._checkpoint_bytes + grown + flushes - limits.LOG_RESERVE_BYTES // 2)
 
     def check(self, body_bytes: int, *, reserved: bool = False) -> asyncio.Future[None] | None:
         """Return None when an operation may be staged now, else a future: check again when it is done.
@@ -79,9 +80,10 @@ class LogAdmission:
         if not (self._untiered.has_room or reserved):
             return self._untiered.room()
         try:
-            more_space = self._log.check_space(*processor.unwritten(body_bytes + self.kept_bytes), reserved=reserved)
+            needed = body_bytes if reserved else body_bytes + self.kept_bytes
+            more_space = self._log.check_space(*processor.unwritten(needed), reserved=reserved)
         except DiskFullError as error:
-            self._refuse(error)
+            self._refuse(error, body_bytes)
             raise
         if more_space is None:
             return None
@@ -124,29 +126,30 @@ class LogAdmission:
         try:
             self.check_background(body_bytes)
         except DiskFullError as error:
-            self._refuse(error)
+            self._refuse(error, body_bytes)
             return False
         return True
 
     # -- full disk ------------------------------------------------------------------------------------------------
 
-    def _refuse(self, error: DiskFullError) -> None:
+    def _refuse(self, error: DiskFullError, body_bytes: int) -> None:
         self._refused += 1
+        self._refused_bytes = max(self._refused_bytes, body_bytes)
         if not self.full_reason:
             self.full_reason = str(error)
             _logger.error("log_disk_full", container=self._container_id, reason=self.full_reason)
-            self._flush_now()
+        self._flush_queue.flush_now()
 
     def check_disk_again(self) -> None:
-        """Admit operations again when a full disk has room."""
+        """Count a full disk as full no more when it has room for what was refused."""
         if not self.full_reason:
             return
         try:
-            needed = limits.CONTROL_OPERATION_MAX_BYTES + self.kept_bytes
+            needed = max(limits.CONTROL_OPERATION_MAX_BYTES, self._refused_bytes) + self.kept_bytes
             more_space = self._log.check_space(*self._processor.unwritten(needed))
         except DiskFullError:
             return
         if more_space is None:
             _logger.warning("log_disk_has_room", container=self._container_id, refused_operations=self._refused)
-            self._refused = 0
+            self._refused = self._refused_bytes = 0
             self.full_reason = ""

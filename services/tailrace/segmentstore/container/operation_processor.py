@@ -54,9 +54,7 @@ class StagedAppend:
         "size",
     )
 
-    def __init__(
-        self, request: AppendRequest, segment: Segment, offset: int, crc: int, attributes: Attributes
-    ) -> None:
+    def __init__(self, request: AppendRequest, segment: Segment, offset: int, crc: int, attributes: Attributes) -> None:
         self.request = request
         self.segment = segment
         self.offset = offset
@@ -192,13 +190,14 @@ class OperationProcessor:
     def stage_append(self, item: StagedAppend, header: bytes, data: Sequence[Buffer]) -> None:
         """Write an append's record, with a copy of its data, to the current frame.
 
-        Raises ContainerStoppedError when that fails: the staged state has an operation that no frame has, so the
-        container stops.
+        When that fails, the staged state has an operation that no frame has, so the container stops. The error itself
+        is raised: a background task that repeats what was unavailable must end, too.
         """
         try:
             self._write_append(item, header, data)
         except Exception as error:
-            raise self._not_staged(error) from error
+            self._lost(error)
+            raise
 
     def _write_append(self, item: StagedAppend, header: bytes, data: Sequence[Buffer]) -> None:
         item.sequence = self._take_sequence()
@@ -232,18 +231,15 @@ class OperationProcessor:
     def stage_control(self, operation: ops.ControlOperation) -> asyncio.Future[None]:
         """Write any other operation's record; the returned future is done when the operation is committed.
 
-        Raises as `stage_append`.
+        Fails as `stage_append` does.
         """
         if self._stopped is not None:
             raise self._stopped
         try:
             return self._write_control(operation)
         except Exception as error:
-            raise self._not_staged(error) from error
-
-    def _not_staged(self, error: Exception) -> ContainerStoppedError:
-        self._lost(error)
-        return ContainerStoppedError(f"an operation could not be staged: {error}")
+            self._lost(error)
+            raise
 
     def _write_control(self, operation: ops.ControlOperation) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

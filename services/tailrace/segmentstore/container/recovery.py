@@ -69,6 +69,8 @@ class Recovery:
         self._early: dict[int, list[_EarlyAppend]] = {}
         self._runs: dict[int, _Run] = {}
         self.operations = 0
+        self.replayed_bytes = 0
+        """Of the frames with operations after the last checkpoint."""
 
     async def run(self) -> None:
         """Replay the log, and verify that every byte of every segment is in the log or in Tier 2.
@@ -103,6 +105,8 @@ class Recovery:
                 if self._early:
                     self._settle_early()
                 self._apply(placed, place)
+            if expected > as_of + 1:
+                self.replayed_bytes += len(frame.payload)
             self._insert_runs()  # payloads are valid until the next step
         self._settle_early()
 

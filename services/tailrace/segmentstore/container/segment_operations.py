@@ -106,7 +106,8 @@ class SegmentOperations:
     async def _settled_segment(self, name: str) -> Segment:
         """Return a segment as of the last staged operation.
 
-        Raises NoSuchSegmentError only once it is durable that there is none: a deletion that is not may be undone.
+        Raises NoSuchSegmentError only once it is durable that there is none: a deletion that is not may be undone. Else
+        it does not suspend.
         """
         segment = self._state.staged_by_name.get(name)
         if segment is None:
@@ -118,7 +119,7 @@ class SegmentOperations:
         """See `SegmentContainer.merge`."""
         await self._core.admit_control()
         while True:
-            into = self._core.staged_segment(target)
+            into = await self._settled_segment(target)
             origin = self._state.staged_by_name.get(source)
             if origin is None:
                 return await self._merged_before(into, source)
@@ -134,6 +135,7 @@ class SegmentOperations:
                 continue
             break
         if into.staged_sealed:
+            await self._core.barrier()
             raise SegmentSealedError(target)
         if origin.staged_start:
             raise SegmentTruncatedError(source, origin.staged_start)
@@ -166,13 +168,14 @@ class SegmentOperations:
         """See `SegmentContainer.update_attributes`."""
         await self._core.admit_control()
         while True:
-            target = self._core.staged_segment(segment)
+            target = await self._settled_segment(segment)
             attribute_stage.check_updates(target, updates)
             if not attribute_stage.is_missing_any(target, updates):
                 break
             await self._attributes.load(target, attribute_stage.needed(updates))
             await self._core.admit_control()
         if target.staged_sealed:
+            await self._core.barrier()
             raise SegmentSealedError(segment)
         values = attribute_stage.final_values(target, updates, target.staged_length)
         target.stage_attributes(values)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.common.errors import CorruptionError
+from tailrace.common.names import is_transient_segment
 from tailrace.segmentstore.api import (
     EVENT_COUNT,
     NULL_ATTRIBUTE,
@@ -315,6 +316,8 @@ class ContainerState:
     def forget_merged(self, before_ms: int, keep_max: int) -> bool:
         """Forget sources merged before a time, and the oldest above `keep_max`; none while chunks of one are flushed.
 
+        Parts of large events are not counted: their writer sends an event again when its part is unknown.
+
         The place of those chunks must not depend on what a later checkpoint forgets, which may never become durable:
         replay would end in another state.
 
@@ -322,12 +325,9 @@ class ContainerState:
         """
         if any(segment_id in self.moves for segment_id in self.flushing):
             return False
-        surplus = max(0, len(self.merged) - keep_max)
-        old = [
-            name
-            for number, (name, item) in enumerate(self.merged.items())
-            if number < surplus or item.timestamp_ms < before_ms
-        ]
+        usual = [name for name in self.merged if not is_transient_segment(name)]
+        surplus = set(usual[: max(0, len(usual) - keep_max)])
+        old = [name for name, item in self.merged.items() if name in surplus or item.timestamp_ms < before_ms]
         for name in old:
             del self.merged[name]
         known = {item.source_id for item in self.merged.values()}

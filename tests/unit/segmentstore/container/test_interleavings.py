@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Sequence
 
 import pytest
@@ -18,6 +19,7 @@ from tailrace.common.errors import (
     OverloadedError,
     UnavailableError,
 )
+from tailrace.common.names import transient_segment_name
 from tailrace.log.memory import MemoryLog
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType, SegmentKind
 from tailrace.segmentstore.container.checkpointer import Checkpointer
@@ -302,6 +304,26 @@ async def test_merged_sources_are_forgotten_in_the_end(world: World) -> None:
     assert container.state.merged == {}
 
 
+async def test_merged_parts_of_large_events_are_remembered_while_a_writer_may_ask(world: World) -> None:
+    """A writer that lost the answer of such a merge sends the event again when the source is unknown."""
+    container = await world.open()
+    await container.create_segment(NAME)
+    transient = transient_segment_name(NAME, uuid.UUID(int=1), uuid.UUID(int=2))
+    await container.create_segment(transient, kind=SegmentKind.TRANSIENT)
+    await container.append(transient, [b"large"])
+    await container.merge(NAME, transient, [])
+    for _ in range(3):
+        await container.create_segment(OTHER)
+        await container.append(OTHER, [b"small"])
+        await container.merge(NAME, OTHER, [])
+    await container.flush_to_storage()
+    container.state.forget_merged(0, 1)
+    assert set(container.state.merged) == {transient, OTHER}
+    assert (await container.merge(NAME, transient, [])).target_length == 20
+    container.state.forget_merged(2**60, 2**60)
+    assert container.state.merged == {}
+
+
 class ReadGate(Objects):
     """Objects whose reads wait at a gate once it is closed."""
 
@@ -339,23 +361,30 @@ async def test_several_attributes_are_read_as_of_one_moment(world: World, monkey
     assert await reading in ({known: 1, stored: 1}, {known: 2, stored: 2})
 
 
-@pytest.mark.parametrize("operation", ["delete", "truncate"])
+@pytest.mark.parametrize("operation", ["delete", "truncate", "merge", "update"])
 async def test_what_is_not_durable_yet_refuses_nothing(world: World, operation: str) -> None:
-    """A repeated deletion or truncation is answered when the first one is durable: until then it may be undone."""
+    """What a deletion or truncation refuses is answered when that is durable: until then it may be undone."""
     container = await world.open()
-    await container.create_segment(NAME)
+    for name in (NAME, OTHER):
+        await container.create_segment(name)
     await container.append(NAME, [b"abcdef"])
     log = container.core.log
     assert isinstance(log, MemoryLog)
     log._delay_s = 3600.0
 
     def repeat(offset: int) -> asyncio.Future[None]:
-        work = container.delete(NAME) if operation == "delete" else container.truncate(NAME, offset)
+        work = container.truncate(NAME, offset) if operation == "truncate" else container.delete(NAME)
         return asyncio.ensure_future(work)
+
+    async def beside() -> None:
+        if operation == "merge":
+            await container.merge(NAME, OTHER, [])
+        else:
+            await container.update_attributes(NAME, [AttributeUpdate(b"k" * 16, AttributeUpdateType.REPLACE, 1)])
 
     first = repeat(5)
     await eventually(lambda: not container.core.processor.idle)
-    second = repeat(2)
+    second = asyncio.ensure_future(beside()) if operation in ("merge", "update") else repeat(2)
     done, _ = await asyncio.wait([second], timeout=0.2)
     assert not done
     await container.close(at_once=True)

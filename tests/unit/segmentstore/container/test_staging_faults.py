@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 
 import pytest
 
+from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, TailraceError
 from tailrace.segmentstore.container.arena_pool import ArenaPool
 from tailrace.segmentstore.metadata import operations as ops
@@ -48,4 +49,30 @@ async def test_a_fault_while_staging_loses_and_damages_nothing(
     result = await container.read(NAME, 0, 100, wait=False)
     assert b"".join(result.data) == b"before and after"
     assert not (await container.info(NAME)).sealed
+    await container.close()
+
+
+@pytest.mark.parametrize("kind", [ops.AddChunks, ops.Checkpoint])
+async def test_a_fault_while_a_background_task_stages_ends_the_container(
+    world: World, kind: type[ops.AddChunks | ops.Checkpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.01)
+    monkeypatch.setattr(limits, "FLUSH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_BYTES", 1)
+    container = await world.open()
+    await container.create_segment(NAME)
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no memory for a buffer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "encode", fail)
+        await container.append(NAME, [b"stored"])
+        async with asyncio.timeout(60):
+            cause = await container.wait_stopped()
+    assert isinstance(cause, MemoryError)
+    async with asyncio.timeout(60):
+        await container.close()
+    container = await world.open()
+    assert await container.read_exact(NAME, 0, 6) == b"stored"
     await container.close()

@@ -424,7 +424,7 @@ async def test_closing_with_a_flush_goes_on_after_a_container_that_fails(
 
     monkeypatch.setattr(BackgroundTasks, "_run_flush", failing)
     monkeypatch.setattr(limits, "CONTAINER_LEAVE_DEADLINE_S", 0.2)
-    monkeypatch.setattr(limits, "CONTAINER_LEAVE_REST_S", 0.1)
+    monkeypatch.setattr(limits, "CONTAINER_LEAVE_AHEAD_S", 0.1)
     await worker.close(flush=True)
     assert [container.status().state for container in containers] == ["stopped"] * COUNT
     assert [container.status().untiered_bytes for container in containers] == [1000, 1000, 0]
