@@ -1,5 +1,7 @@
 """The scan of a log's records against the decoder of operations, in both implementations and between them."""
 
+from __future__ import annotations
+
 from array import array
 from types import ModuleType
 from typing import Any
