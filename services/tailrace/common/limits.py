@@ -209,6 +209,7 @@ CACHE_DEFAULT_BYTES: Final = 256 * MIB
 STORAGE_READ_ALIGNMENT_BYTES: Final = 1 * MIB
 TABLE_READ_ALIGNMENT_BYTES: Final = 64 * KIB  # of table segments, for reads that are no longer
 CACHE_ENTRY_MAX_BYTES: Final = 256 * KIB
+DATA_DAMAGES_KEPT_MAX: Final = 1000  # damaged ranges of one container that health and metrics count
 THROTTLE_TARGET: Final = 0.5  # part of the cache that may wait for Tier 2 before appends slow down
 THROTTLE_HORIZON_S: Final = 0.5  # beyond the target, the remaining room is spread over this time
 THROTTLE_BYTES_PER_S_MIN: Final = 1 * MIB

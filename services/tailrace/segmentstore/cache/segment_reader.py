@@ -20,7 +20,9 @@ from tailrace.common.errors import (
 )
 from tailrace.kernel import blocks_needed
 from tailrace.segmentstore.api import ReadResult, SegmentKind
+from tailrace.segmentstore.cache.damages import DataDamages
 from tailrace.segmentstore.cache.read_positions import ReadPositions
+from tailrace.storage.chunks import BLOCK_BYTES
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,7 +40,7 @@ _logger = structlog.get_logger()
 
 
 class _Range(NamedTuple):
-    """Names the bytes that one read of Tier 2 fetches."""
+    """Names the bytes that one read of Tier 2 fetches; ``step`` is what it is aligned to, 0: one block of a chunk."""
 
     segment_id: int
     start: int
@@ -72,6 +74,7 @@ class SegmentReader:
         self._tier2 = tier2
         self._spawn = spawn
         self.positions = ReadPositions()
+        self.damages = DataDamages()
         self.cache_hits = 0
         self.fetches = 0
 
@@ -82,8 +85,9 @@ class SegmentReader:
 
         Raises:
             NoSuchSegmentError, SegmentTruncatedError: the bytes are gone. ContainerStoppedError: the container stopped.
-            UnavailableError: Tier 2 does not answer. CorruptionError: the bytes are damaged.
+            UnavailableError: Tier 2 does not answer. CorruptionError: the byte at `offset` is damaged.
         """
+        in_doubt = False
         while True:
             if not alive(segment):
                 raise NoSuchSegmentError(segment.name)
@@ -96,11 +100,15 @@ class SegmentReader:
             try:
                 if entries:
                     return await self._from_log(segment, entries, offset, limit)
-                fetched = await self._fetch(segment, offset, _step(segment, limit)).result()
+                step = 0 if in_doubt else _step(segment, limit)
+                fetched = await self._fetch(segment, offset, step).result()
             except (CorruptionError, KeyError):
-                if self._unchanged(segment, entries, offset, alive):
+                if not self._unchanged(segment, entries, offset, alive):
+                    continue  # deleted, merged, truncated or moved to Tier 2 meanwhile: look up again
+                if entries or in_doubt:
                     raise
-                continue  # deleted, merged, truncated or moved to Tier 2 meanwhile: look up again
+                in_doubt = True  # some block of many is damaged: read the one that is needed alone
+                continue
             data = fetched.slice(offset, limit)
             if data is not None:
                 if alive(segment):
@@ -152,27 +160,32 @@ class SegmentReader:
     # -- Tier 2 --------------------------------------------------------------------------------------------------
 
     def _fetch(self, segment: Segment, offset: int, step: int) -> SharedRead[_Fetched]:
-        """Begin or join a read of the aligned range around an offset, which is kept in the cache if that has room."""
-        aligned = offset - offset % step
+        """Begin or join a read of the range around an offset, which is kept in the cache if that has room."""
         ref = segment.chunks.find(offset)
-        start = aligned if ref is None else max(aligned, ref.segment_offset)
+        start = offset if ref is None else _range_in(ref, offset, step)[0]
         key = _Range(segment.segment_id, start, step)
-        return self._tier2.shared.join(key, lambda: self._fetch_range(segment, offset, aligned, step))
+        return self._tier2.shared.join(key, lambda: self._fetch_range(segment, offset, step))
 
-    async def _fetch_range(self, segment: Segment, offset: int, aligned: int, step: int) -> _Fetched:
+    async def _fetch_range(self, segment: Segment, offset: int, step: int) -> _Fetched:
         for attempt in range(2):
             ref = segment.chunks.find(offset)
             if ref is None:
                 raise CorruptionError(f"segment {segment.name} at {offset}", "no tier holds the bytes")
-            start = max(aligned, ref.segment_offset)
-            end = min(aligned + step, ref.end)
+            start, end = _range_in(ref, offset, step)
             try:
                 first, blocks = await self._tier2.read(ref, start, end - start)
             except NotFoundError as error:
                 # A compaction may have replaced the reference: look it up once more (docs/design.md#tier-2).
                 if attempt or segment.chunks.find(offset) == ref:
-                    raise await self._tier2.missing(ref) from error
+                    missing = await self._tier2.missing(ref)
+                    self.damages.note(segment, ref, ref.segment_offset, ref.end, missing)
+                    raise missing from error
                 continue
+            except CorruptionError as error:
+                if not step:
+                    self.damages.note(segment, ref, start, end, error)
+                raise
+            self.damages.forget(segment, start, end)
             self.fetches += 1
             data = b"".join(blocks)
             kept_from = max(start, segment.start_offset)
@@ -231,6 +244,14 @@ class SegmentReader:
                 content[position - start : position - start + len(part)] = part
                 position += len(part)
         return content
+
+
+def _range_in(ref: ChunkRef, offset: int, step: int) -> tuple[int, int]:
+    """Return the aligned range around an offset, as far as the reference goes; with step 0 the block that holds it."""
+    base = 0 if step else ref.segment_offset
+    length = step or BLOCK_BYTES
+    aligned = offset - (offset - base) % length
+    return max(aligned, ref.segment_offset), min(aligned + length, ref.end)
 
 
 def _step(segment: Segment, limit: int) -> int:

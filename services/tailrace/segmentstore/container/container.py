@@ -38,8 +38,9 @@ from tailrace.segmentstore.container.segment_operations import SegmentOperations
 from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from tailrace.segmentstore.cache.damages import DamagedRange
     from tailrace.segmentstore.metadata.segment import Segment
 
 
@@ -260,7 +261,7 @@ class Container:
     def status(self) -> ContainerStatus:
         """See `SegmentContainer.status`."""
         core, state, background, storage = self.core, self.state, self.background, self.storage
-        damaged = [each for each in state.segments.values() if each.damage is not None]
+        damaged = _damages(state.segments.values(), storage.reader.damages.current())
         committer, reads = core.committer, self._reads
         details = {
             "appends": committer.appends,
@@ -298,11 +299,21 @@ class Container:
         )
 
 
-def _summarise(damaged: Sequence[Segment]) -> str:
-    """Name the first segment whose attribute index is damaged, and count the others; empty when none is."""
+def _damages(segments: Iterable[Segment], ranges: Sequence[DamagedRange]) -> dict[int, str]:
+    """Return what is known to be damaged of each damaged segment, by its id: its attribute index, or bytes of it."""
+    found = {
+        each.segment_id: f"the attribute index of {each.name} is damaged: {each.damage.error()}"
+        for each in segments
+        if each.damage is not None
+    }
+    for damaged in ranges:
+        found.setdefault(damaged.segment.segment_id, str(damaged))
+    return found
+
+
+def _summarise(damaged: Mapping[int, str]) -> str:
+    """Name the first damaged segment, and count the others; empty when none is."""
     if not damaged:
         return ""
-    first = damaged[0]
-    assert first.damage is not None
     more = f"; {len(damaged) - 1} more segments" if len(damaged) > 1 else ""
-    return f"the attribute index of {first.name} is damaged: {first.damage.error()}{more}"
+    return f"{next(iter(damaged.values()))}{more}"

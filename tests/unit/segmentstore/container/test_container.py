@@ -18,8 +18,16 @@ from tailrace.common.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
-from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, AttributeUpdate, AttributeUpdateType, SegmentKind
+from tailrace.segmentstore.api import (
+    EVENT_COUNT,
+    NULL_ATTRIBUTE,
+    AttributeUpdate,
+    AttributeUpdateType,
+    ReadResult,
+    SegmentKind,
+)
 from tailrace.segmentstore.container.container import Container
+from tailrace.storage.chunks import BLOCK_BYTES, BLOCK_STRIDE
 
 from ..conftest import World, eventually
 
@@ -397,6 +405,50 @@ async def test_a_flipped_bit_in_an_object_stops_only_the_read_and_is_named(world
     container = await reopen()
     with pytest.raises(CorruptionError, match=listed.key):
         await container.read(NAME, 0, 100, wait=False)
+
+
+async def test_only_the_damaged_block_is_refused(world: World, reopen: Reopen) -> None:
+    """Blocks beside it in the same read of Tier 2 are served; the status names it until it is whole or given up."""
+    container = await world.open()
+    await container.create_segment(NAME)
+    content = bytes(range(251)) * (3 * BLOCK_BYTES // 251 + 1)
+    await container.append(NAME, [content])
+    await container.flush_to_storage()
+    (chunk,) = await container.list_chunks(NAME)
+    whole = await world.objects.get(chunk.object_key)
+    data = bytearray(whole)
+    data[whole.index(content[:1000]) + BLOCK_STRIDE + 500] ^= 4
+    await world.objects.put(chunk.object_key, [bytes(data)])
+    container = await reopen()
+    second, third = BLOCK_BYTES, 2 * BLOCK_BYTES
+    at_once = await asyncio.gather(
+        *(container.read(NAME, offset, 100, wait=False) for offset in (second - 100, second + 7, third)),
+        return_exceptions=True,
+    )
+    assert isinstance(at_once[1], CorruptionError)
+    assert chunk.object_key in str(at_once[1])
+    for offset, found in ((second - 100, at_once[0]), (third, at_once[2])):
+        assert isinstance(found, ReadResult)
+        assert b"".join(found.data) == content[offset : offset + 100]
+    before, behind = await container.read_exact(NAME, 0, second), await container.read_exact(NAME, third, 1000)
+    assert (before, behind) == (content[:second], content[third : third + 1000])
+    status = container.status()
+    assert status.state == "running"
+    assert status.reason == f"bytes {second} to {third} of {NAME} are damaged: {at_once[1]}"
+    assert status.details["damaged_segments"] == 1
+
+    await world.objects.put(chunk.object_key, [whole])
+    assert await container.read_exact(NAME, 0, len(content)) == content
+    assert (container.status().reason, container.status().details["damaged_segments"]) == ("", 0)
+
+    await world.objects.put(chunk.object_key, [bytes(data)])
+    container = await reopen()
+    with pytest.raises(CorruptionError, match=chunk.object_key):
+        await container.read(NAME, second, 100, wait=False)
+    await container.truncate(NAME, third - 1)
+    assert container.status().details["damaged_segments"] == 1
+    await container.truncate(NAME, third)
+    assert container.status().reason == ""
 
 
 async def test_after_a_stop_nothing_is_served(world: World) -> None:
