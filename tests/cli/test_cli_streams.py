@@ -201,8 +201,18 @@ def test_truncation(cli, scope: str) -> None:
     assert cut is not None
     assert cut.positions == {0: 22}
     cli.ok("write", stream, text="three\n")
-    cli.ok("stream", "truncate", stream, middle)
+    would = cli.value("stream", "truncate", stream, "0.#epoch.0:22", "--dry-run")
+    piece = {"segment": f"{stream}/0.#epoch.0", "from": 0, "to": 22, "bytes": 22}
+    assert would == {"stream": stream, "cut": middle, "bytes": 22, "segments": [piece], "dry_run": True}
+    assert "22 bytes would be given up" in cli.ok("stream", "truncate", stream, middle, "--dry-run")
+    assert cli.ok("read", stream) == "one\ntwo\nthree\n", "a dry run changes nothing"
+    assert cli.value("stream", "truncate", stream, middle) == would | {"dry_run": False}
     assert cli.value("stream", "info", stream)["head"] == middle
+    for place in (f"{stream}/0.#epoch.0:36", "0:11"):
+        assert "lies before the head" in cli.fails("stream", "truncate", stream, place)
+    assert "which has 35 bytes" in cli.fails("stream", "truncate", stream, "0:36", "--dry-run")
+    assert "before the head" in cli.fails("stream", "truncate", stream, "0:11", "--dry-run")
+    assert "has no such segment" in cli.fails("stream", "truncate", stream, "1:0")
     assert cli.ok("read", stream) == "three\n"
     cli.ok("stream", "truncate", stream, "tail")
     assert cli.ok("read", stream) == ""
@@ -211,6 +221,31 @@ def test_truncation(cli, scope: str) -> None:
     assert cli.fails("stream", "truncate", other, middle) == (
         f"tailrace: the stream cut belongs to {stream}, not to {other}"
     )
+
+
+def test_a_truncation_behind_scales_stays_at_the_head_for_other_keys(cli, scope: str) -> None:
+    """One half of the keys was split; of the other half nothing is given up."""
+    stream = f"{scope}/scaled"
+    cli.ok("stream", "create", stream, "--segments", "2")
+    keys = "".join(json.dumps({"key": f"k{number}"}) + "\n" for number in range(200))
+    cli.ok("write", stream, "--key", "key", text=keys)
+    before = {segment["id"]: segment["length"] for segment in cli.value("stream", "info", stream)["segments"]}
+    cli.ok("stream", "scale", stream, "--split", "0:2")
+    cli.ok("write", stream, "--key", "key", text=keys)
+    active = [segment for segment in cli.value("stream", "info", stream)["segments"] if segment["epoch"] == 1]
+    lower = min(active, key=lambda segment: segment["low"])
+    place = f"{lower['number']}.#epoch.1:{lower['length']}"
+    would = cli.value("stream", "truncate", stream, place, "--dry-run")
+    assert {piece["segment"]: (piece["from"], piece["to"]) for piece in would["segments"]} == {
+        f"{stream}/0.#epoch.0": (0, before[0]),
+        f"{stream}/{lower['number']}.#epoch.1": (0, lower["length"]),
+    }
+    cli.ok("stream", "truncate", stream, place)
+    assert cli.value("stream", "info", stream)["head"] == would["cut"]
+    cut = parse_stream_cut(would["cut"])
+    assert cut is not None
+    assert sorted(cut.positions.values()) == [0, 0, lower["length"]]
+    assert "before the head" in cli.fails("stream", "truncate", stream, f"0:{before[0]}", "--dry-run")
 
 
 def test_a_server_that_is_not_there(cli) -> None:

@@ -154,12 +154,16 @@ class AppendRequest:
 
 @dataclass(frozen=True, slots=True)
 class ChunkListing:
-    """One chunk of a segment in Tier 2 (docs/protocol/wire.md#admin-commands, and `tailrace inspect`)."""
+    """One chunk of a segment in Tier 2 (docs/protocol/wire.md#admin-commands, and `tailrace inspect`).
+
+    ``begins_event``: an event begins at its first byte, for certain (docs/adr/0044).
+    """
 
     object_key: str
     start_offset: int
     length_bytes: int
     exists: bool = True
+    begins_event: bool = False
 
 
 @dataclass(slots=True)

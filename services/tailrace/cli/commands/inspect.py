@@ -138,13 +138,15 @@ def attributes(
 
 @app.command()
 def chunks(segment: SegmentArgument, admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
-    """List the chunks of Tier 2 that hold a segment's bytes."""
+    """List the chunks of Tier 2 that hold a segment's bytes, and those that begin with an event for certain."""
     found = _get(admin, f"/v1/segments/{quote(segment)}/chunks")
     if json:
         print_json(found)
         return
-    rows = [(item["object_key"], item["start_offset"], item["length_bytes"], item["exists"]) for item in found]
-    print_table(f"{len(found):,} chunks of {segment}", ("object", "start", "length", "exists"), rows)
+    columns = ("object", "start", "length", "exists", "begins event")
+    keys = ("object_key", "start_offset", "length_bytes", "exists", "begins_event")
+    rows = [tuple(item.get(key, False) for key in keys) for item in found]
+    print_table(f"{len(found):,} chunks of {segment}", columns, rows)
 
 
 @app.command()

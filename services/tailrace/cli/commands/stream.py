@@ -41,9 +41,12 @@ from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.client.context import ClientContext
     from tailrace.client.control.history import StreamHistory
     from tailrace.client.model import SegmentRange
+    from tailrace.client.reader.batch import SegmentSlice
 
 app = typer.Typer(help="Create, list, show, update, scale, seal, truncate and delete streams.", no_args_is_help=True)
 
@@ -360,26 +363,64 @@ def truncate(
     cut: Annotated[
         str,
         typer.Argument(
-            metavar="CUT", help="New start of the stream: tail, or a stream cut in the Java client's text form."
+            metavar="CUT",
+            help="New start of the stream: tail, a stream cut in the Java client's text form, or SEGMENT:OFFSET, "
+            "where an event must begin.",
         ),
     ],
     controller: ControllerOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what the truncation would give up, and truncate nothing.")
+    ] = False,
+    json: JsonOption = False,
 ) -> None:
     """Truncate a stream: delete everything before a stream cut."""
-    place = arguments.position(cut)
+    from tailrace.cli.truncation import parse_place
+
+    place = arguments.checked(parse_place, cut) or arguments.position(cut)
     if place == HEAD:
         raise typer.BadParameter("truncating at head deletes nothing: give tail or a stream cut")
 
-    async def work() -> None:
+    async def work() -> tuple[StreamCut, list[SegmentSlice]]:
         from tailrace.cli.positions import check_cut_of
+        from tailrace.cli.truncation import SegmentPlace, cut_at, given_up
         from tailrace.client.stream_manager import StreamManager
 
         async with connected(SETTINGS.choose_controller(controller)) as client:
-            target = await StreamManager(client).tail(stream) if not isinstance(place, StreamCut) else place
+            if isinstance(place, SegmentPlace):
+                target = await cut_at(client, stream, place)
+            else:
+                target = place if isinstance(place, StreamCut) else await StreamManager(client).tail(stream)
             check_cut_of(target, stream)
-            await client.controller.truncate_stream(stream, target.positions)
+            pieces = await given_up(client, stream, target) if dry_run or json else []
+            if not dry_run:
+                await client.controller.truncate_stream(stream, target.positions)
+            return target, pieces
 
-    run(work())
+    target, pieces = run(work())
+    if json:
+        print_json(_given_up(stream, target, pieces, dry_run=dry_run))
+    elif dry_run:
+        found = _given_up(stream, target, pieces, dry_run=True)
+        rows = [(each["segment"], each["from"], each["to"], each["bytes"]) for each in found["segments"]]
+        title = f"{stream}: {found['bytes']:,} bytes would be given up"
+        print_table(title, ("segment", "from", "to", "bytes"), rows)
+        print_line(f"cut: {found['cut']}")
+        print_line("dry run: nothing was truncated")
+
+
+def _given_up(stream: StreamName, cut: StreamCut, pieces: Sequence[SegmentSlice], *, dry_run: bool) -> dict[str, Any]:
+    """Return what a truncation gives up as JSON values."""
+    return {
+        "stream": str(stream),
+        "cut": cut.to_text(),
+        "bytes": sum(piece.end - piece.start for piece in pieces),
+        "segments": [
+            {"segment": piece.segment, "from": piece.start, "to": piece.end, "bytes": piece.end - piece.start}
+            for piece in pieces
+        ],
+        "dry_run": dry_run,
+    }
 
 
 @app.command()

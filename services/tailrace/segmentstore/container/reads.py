@@ -117,6 +117,8 @@ class ReadPath:
     async def list_chunks(self, segment: str) -> list[ChunkListing]:
         """See `SegmentContainer.list_chunks`."""
         refs = list(self._core.committed_segment(segment).chunks)
+        looks = [await self._tier2.look(ref) for ref in refs]
         return [
-            ChunkListing(ref.object_key, ref.segment_offset, ref.length, await self._tier2.exists(ref)) for ref in refs
+            ChunkListing(ref.object_key, ref.segment_offset, ref.length, exists, begins_event)
+            for ref, (exists, begins_event) in zip(refs, looks, strict=True)
         ]

@@ -226,10 +226,11 @@ class ChunkObjects:
         if isinstance(self._store, UploadParts):
             await self._store.delete_parts(names)
 
-    async def exists(self, ref: ChunkRef) -> bool:
-        """Return whether the object of a reference exists."""
+    async def look(self, ref: ChunkRef) -> tuple[bool, bool]:
+        """Return whether the object of a reference exists, and whether an event surely begins at its first byte."""
+        before = min(ref.data_offset, chunks.HEADER_MAX_BYTES)
         try:
-            await self._store.get_range(ref.object_key, ref.data_offset, 1)
+            raw = await self._store.get_range(ref.object_key, ref.data_offset - before, before + 1)
         except (NotFoundError, CorruptionError):
-            return False
-        return True
+            return False, False
+        return True, chunks.begins_event(memoryview(raw)[:before], self._cluster_id, ref.length)

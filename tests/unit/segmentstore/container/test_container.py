@@ -415,6 +415,7 @@ async def test_only_the_damaged_block_is_refused(world: World, reopen: Reopen) -
     await container.append(NAME, [content])
     await container.flush_to_storage()
     (chunk,) = await container.list_chunks(NAME)
+    assert chunk.begins_event
     whole = await world.objects.get(chunk.object_key)
     data = bytearray(whole)
     data[whole.index(content[:1000]) + BLOCK_STRIDE + 500] ^= 4
