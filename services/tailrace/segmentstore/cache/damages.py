@@ -47,11 +47,11 @@ class DataDamages:
             del self._found[next(iter(self._found))]
 
     def forget(self, segment: Segment, start: int, end: int) -> None:
-        """Forget what lies in [start, end): these bytes were read and are whole."""
+        """Forget ranges of which bytes in [start, end) were read: blocks are read whole, and the object is there."""
         if not self._found:
             return
         for key, each in list(self._found.items()):
-            if each.segment is segment and start <= each.start and each.end <= end:
+            if each.segment is segment and start < each.end and each.start < end:
                 del self._found[key]
 
     def current(self) -> list[DamagedRange]:

@@ -442,10 +442,16 @@ async def test_only_the_damaged_block_is_refused(world: World, reopen: Reopen) -
     assert await container.read_exact(NAME, 0, len(content)) == content
     assert (container.status().reason, container.status().details["damaged_segments"]) == ("", 0)
 
-    await world.objects.put(chunk.object_key, [bytes(data)])
     container = await reopen()
-    with pytest.raises(CorruptionError, match=chunk.object_key):
+    await world.objects.delete([chunk.object_key])
+    with pytest.raises(CorruptionError, match=f"{chunk.object_key}: it is referenced and does not exist"):
         await container.read(NAME, second, 100, wait=False)
+    assert container.status().reason.startswith(f"bytes 0 to {len(content)} of {NAME} are damaged: ")
+    await world.objects.put(chunk.object_key, [bytes(data)])
+    with pytest.raises(CorruptionError, match="CRC32C"):
+        await container.read(NAME, second, 100, wait=False)
+    await container.read(NAME, third, 100, wait=False)
+    assert container.status().reason.startswith(f"bytes {second} to {third} of {NAME} are damaged: ")
     await container.truncate(NAME, third - 1)
     assert container.status().details["damaged_segments"] == 1
     await container.truncate(NAME, third)
