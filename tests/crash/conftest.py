@@ -12,6 +12,7 @@ DAILY = (
     ("crash/test_full_disk.py",),
     ("crash/test_automatic_scaling.py", "crash/test_minio_bucket_rules.py", "crash/test_transaction_lease.py"),
     ("crash/test_corruption.py",),
+    ("crash/test_damage_under_load.py",),
     ("crash/test_client_scaling.py", "crash/test_watermark_kills.py"),
     ("crash/test_restore.py",),
     ("crash/test_clients_minio.py", "crash/test_object_log_servers.py"),
