@@ -35,6 +35,7 @@ from tailrace.log.frames import SECTOR_BYTES, FrameIdentity, FrameKind, decode_h
 from tailrace.log.recovery import FileScan
 from tailrace.log.scan import scan_directory
 from tailrace.rpc import controller_pb2 as pb
+from tailrace.storage.chunks import BLOCK_BYTES, BLOCK_STRIDE
 from tailrace_operator.connections.controllers import Controllers
 from tailrace_operator.kube.objects import STREAMS
 from tailrace_operator.reconcile.outcome import READY, Condition, Status
@@ -45,6 +46,7 @@ SEGMENTS = 8
 CONTAINERS = 4
 EVENTS = 400
 EVENT_BYTES = 5000
+EVENT_HEADER_BYTES = 8
 DAMAGED_READ_TIMEOUT_S = 5.0
 HEALTHY_READ_DEADLINE_S = 120.0
 ONE_CALL_S = 110.0
@@ -384,6 +386,7 @@ async def test_a_flipped_bit_in_a_chunk_is_never_served(written: Written, test_s
     path = server.tier2 / chunk["object_key"]
     begin = path.read_bytes().index(encode(Event(first_key(written, 0), 0, ""), EVENT_BYTES)[:30])
     place = begin + rng.randrange(chunk["length_bytes"] - EVENT_BYTES)
+    offset = (place - begin + EVENT_HEADER_BYTES) // BLOCK_STRIDE * BLOCK_BYTES
     flip(path, place)
 
     await server.start()
@@ -393,7 +396,7 @@ async def test_a_flipped_bit_in_a_chunk_is_never_served(written: Written, test_s
         assert isinstance(damaged, str), "the damaged chunk was read to its end"
         client.context.segments._deadline_s = 3.0  # it stops trying soon, and says why
         with pytest.raises(UnavailableError, match=chunk["object_key"]):
-            await client.context.segments.read(name, 0, 1000)
+            await client.context.segments.read(name, offset, 1000)
         assert not [events for events in segments.values() if isinstance(events, str)], segments
     reported = [line for line in server.log.splitlines() if chunk["object_key"] in line and "CRC32C" in line]
     assert reported, server.log[-3000:]
