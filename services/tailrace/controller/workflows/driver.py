@@ -21,7 +21,7 @@ from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.metadata.transaction_ledger import digest
 from tailrace.controller.workflows import steps
 from tailrace.controller.workflows.leases import WatchedLeases
-from tailrace.controller.workflows.pending_mark import PendingMark
+from tailrace.controller.workflows.pending_mark import STREAM, PendingMark
 from tailrace.controller.workflows.slots import StepSlots
 from tailrace.controller.workflows.transactions import Lease, expire
 
@@ -194,7 +194,7 @@ class StreamDriver:
                 raise OverloadedError(
                     f"{self._context.config.streams_max} streams have running workflows, which is the maximum; retry"
                 )
-            worker = self._workers[key] = _Worker(key, PendingMark(self._context, key))
+            worker = self._workers[key] = _Worker(key, PendingMark(self._context, STREAM, *key))
             worker.task = asyncio.get_running_loop().create_task(self._run(worker), name=f"stream {key}")
         return worker
 

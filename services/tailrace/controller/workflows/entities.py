@@ -2,26 +2,28 @@
 
 A workflow is listed as pending in the metadata before it begins, by a mark of its controller: what another one lists
 or ends about the same entity takes no mark away. A step is idempotent and repeated until it succeeds, also by another
-controller (`adoption.py`).
+controller (`adoption.py`). While an intent may still be written whose call failed, or whose controller died, the mark
+stays; the workflow looks for the intent at once and again after that time (`PendingMark.doubt`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import structlog
 
 from tailrace.common import limits
 from tailrace.common.call_deadline import restart_deadline, without_deadline
-from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError, WriteConflictError
+from tailrace.common.errors import DeadlineError, OverloadedError, TailraceError, UnavailableError
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
-from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
-from tailrace.controller.metadata.records import PendingRecord, encode
+from tailrace.controller.workflows.pending_mark import PendingMark, remove_mark
 
 if TYPE_CHECKING:
     from tailrace.controller.metadata.ports import Stored
+    from tailrace.controller.metadata.records import PendingRecord
     from tailrace.controller.workflows.context import WorkflowContext
 
 _LOG = structlog.get_logger(__name__)
@@ -41,9 +43,16 @@ class Entity(NamedTuple):
     scope: str
     name: str
 
-    def pending_key(self, instance: str) -> bytes:
-        """Return the key of a controller's mark in the table of pending work."""
-        return f"{self.kind}/{self.scope}/{self.name}/{instance}".encode()
+
+@dataclass(slots=True)
+class _Place:
+    """What this controller remembers of an entity while its workflow runs, or its intent may still be written."""
+
+    mark: PendingMark
+    adopted: dict[bytes, int] = field(default_factory=dict)
+    """Marks of dead controllers with their versions; they are removed after the own one."""
+    look: asyncio.TimerHandle | None = None
+    """Runs the workflow again when no such intent can be written any more."""
 
 
 class EntityDriver:
@@ -53,6 +62,7 @@ class EntityDriver:
         self._context = context
         self._steps: dict[str, Step] = {}
         self._running: dict[Entity, asyncio.Task[object]] = {}
+        self._places: dict[Entity, _Place] = {}
         self._callers: dict[Entity, set[asyncio.Future[str]]] = {}
         """Calls that wait for a workflow; each learns the reason when its steps fail for long."""
         self._closed = False
@@ -77,15 +87,26 @@ class EntityDriver:
             OverloadedError: too many workflows are running.
         """
         entity = Entity(record.what, record.scope, record.name)
-        if record.what not in self._steps or entity in self._running:
+        if self._closed or record.what not in self._steps or entity in self._running:
             return
-        if len(self._running) >= self._context.config.entities_max:
+        left = mark if record.instance != self._context.instance else None
+        place = self._places.get(entity)
+        if place is not None and (left is None or left.key in place.adopted):
+            return  # it is looked at again
+        if place is None and len(self._places) >= self._context.config.entities_max:
             raise OverloadedError(f"{self._context.config.entities_max} workflows are running, which is the maximum")
-        self._resume(entity, mark)
+        self._resume(entity)
+        if left is not None:
+            place = self._places[entity]
+            place.adopted[left.key] = left.version
+            place.mark.doubt()  # what its controller wrote last may still come
 
     async def close(self) -> None:
         """Stop; the next controller resumes the workflows."""
         self._closed = True
+        for place in self._places.values():
+            if place.look is not None:
+                place.look.cancel()
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -135,45 +156,63 @@ class EntityDriver:
         if self._closed:
             raise OverloadedError("the controller stops; call another one")
         most = self._context.config.entities_max
-        if len(self._running) >= most and not nested:
+        if entity not in self._places and len(self._places) >= most and not nested:
             raise OverloadedError(f"{most} workflows are running, which is the maximum; retry")
         return self._track(entity, self._perform(entity, persist))
 
     def _track(self, entity: Entity, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        place = self._places.get(entity)
+        if place is None:
+            self._places[entity] = _Place(PendingMark(self._context, *entity))
+        elif place.look is not None:
+            place.look.cancel()
         task = asyncio.get_running_loop().create_task(work, name=f"{entity.kind} {entity.scope}/{entity.name}")
         self._running[entity] = task
 
         def ended(done: asyncio.Task[T]) -> None:
             if self._running.get(entity) is task:
                 del self._running[entity]
+                self._leave(entity)
             if not done.cancelled() and done.exception() is not None:
                 _LOG.debug("workflow refused", entity=entity.name, reason=str(done.exception()))
 
         task.add_done_callback(ended)
         return task
 
+    def _leave(self, entity: Entity) -> None:
+        """Free the entity's place, unless an intent may still be written: look again when that is over."""
+        place = self._places[entity]
+        if place.mark.is_doubted and not self._closed:
+            after_s = place.mark.doubted_for_s
+            place.look = asyncio.get_running_loop().call_later(after_s, self._resume, entity)
+        else:
+            del self._places[entity]
+
     async def _perform(self, entity: Entity, persist: Callable[[], Awaitable[T]]) -> T:
-        metadata = self._context.store.metadata
-        (before,) = await metadata.get(PENDING_TABLE, [self._own_key(entity)])
-        version = await self._enlist(entity)
+        place = self._places[entity]
+        (before,) = await self._context.store.metadata.get(PENDING_TABLE, [place.mark.key])
+        # the mark is of a workflow that this controller had no room to resume, or whose intent may still be written
+        has_other_work = before is not None or place.mark.is_doubted
+        await place.mark.write()
         try:
             result = await persist()
-        except UnavailableError:
-            self._resume(entity)  # unknown whether the intent was persisted; the step does nothing without one
-            raise
-        except TailraceError:
-            if before is None:
-                await self._settle(self._own_key(entity), version)
-            else:  # the mark is of a workflow that this controller had no room to resume
-                self._resume(entity)
+        except Exception as error:
+            is_refused = isinstance(error, TailraceError) and not isinstance(error, UnavailableError)
+            if is_refused and not has_other_work:
+                await self._settle(place)
+                raise
+            if not is_refused:
+                place.mark.doubt()  # the intent may be written, now or later
+            self._resume(entity)
             raise
         without_deadline()  # of the call: from here on the work continues without it
+        await self._repeat(entity, place.mark.ensure)  # another controller may have removed it while that took long
         await self._repeat(entity, lambda: self._steps[entity.kind](entity.scope, entity.name))
-        await self._settle(self._own_key(entity), version)
+        await self._settle(place)
         return result
 
-    def _resume(self, entity: Entity, adopted: Stored | None = None) -> None:
-        """Run the workflow that the entity's record demands, if any, in the background, and end the adopted mark.
+    def _resume(self, entity: Entity) -> None:
+        """Run the workflow that the entity's record demands, if any, in the background.
 
         An adopted entity has been given a place; any other one goes on in the place of the call that it replaces.
         """
@@ -182,22 +221,12 @@ class EntityDriver:
 
         async def resume() -> None:
             without_deadline()
-            version = await self._repeat(entity, lambda: self._enlist(entity))
+            place = self._places[entity]
+            await self._repeat(entity, place.mark.write)
             await self._repeat(entity, lambda: self._steps[entity.kind](entity.scope, entity.name))
-            await self._settle(self._own_key(entity), version)
-            if adopted is not None and adopted.key != self._own_key(entity):
-                await self._settle(adopted.key, adopted.version)
+            await self._settle(place)
 
         self._track(entity, resume())
-
-    def _own_key(self, entity: Entity) -> bytes:
-        return entity.pending_key(self._context.instance)
-
-    async def _enlist(self, entity: Entity) -> int:
-        """Mark the entity as pending; return the mark's version."""
-        record = PendingRecord(entity.kind, entity.scope, entity.name, self._context.instance)
-        entry = Put(self._own_key(entity), encode(record), UNCONDITIONAL)
-        return (await self._context.store.metadata.put(PENDING_TABLE, [entry]))[0]
 
     async def _repeat(self, entity: Entity, step: Callable[[], Awaitable[T]]) -> T:
         failures = 0
@@ -227,16 +256,10 @@ class EntityDriver:
                             caller.set_result(f"{type(error).__name__}: {error}; its workflow continues")
                 await asyncio.sleep(pause_s)
 
-    async def _settle(self, key: bytes, version: int) -> None:
-        """Remove a pending mark, unless its controller has marked the entity again."""
-        try:
-            await self._context.store.metadata.remove(PENDING_TABLE, [(key, version)])
-        except WriteConflictError:
-            _LOG.debug("pending again", mark=key.decode())
-        except Exception as error:  # harmless: an adoption finds no work; the workflow has ended, and its call succeeds
-            _LOG.warning(
-                "finished workflow stays pending",
-                mark=key.decode(),
-                error=f"{type(error).__name__}: {error}",
-                exc_info=not isinstance(error, TailraceError | TimeoutError),
-            )
+    async def _settle(self, place: _Place) -> None:
+        """Remove the marks of a workflow that has ended, unless an intent may still be written."""
+        if place.mark.is_doubted:
+            return
+        await place.mark.remove()
+        for key, version in place.adopted.items():
+            await remove_mark(self._context, key, version)

@@ -1,11 +1,14 @@
-"""List a stream in the table of pending work as long as this controller counts on it.
+"""List a stream, group, table or scope in the table of pending work as long as this controller counts on it.
 
 See docs/controller.md#how-a-change-happens.
 
-Another controller may take the mark over at any time. It removes its own mark when it has found no work for
+Another controller may take the mark of a stream over at any time. It removes its own mark when it has found no work for
 `ControllerConfig.idle_s`, so a mark is safe for that time after it was written, of which half is relied on. A change
 whose work was written later, or may still be, writes the mark again: the other controller's removal then either came
 before, or fails because the mark has another version.
+
+Groups, tables and scopes have a mark of each controller. Another one removes it only when it takes its controller for
+dead and has found no work for `ControllerConfig.requests_deadline_s`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
 from tailrace.controller.metadata.records import PendingRecord, encode
 
 if TYPE_CHECKING:
-    from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 _LOG = structlog.get_logger(__name__)
@@ -31,16 +33,22 @@ STREAM: Final = "stream"
 
 
 class PendingMark:
-    """This controller's mark of one stream. Times are in seconds on the loop's clock."""
+    """This controller's mark of one stream, group, table or scope. Times are in seconds on the loop's clock."""
 
-    def __init__(self, context: WorkflowContext, key: StreamKey) -> None:
+    def __init__(self, context: WorkflowContext, what: str, scope: str, name: str) -> None:
         self._context = context
-        self._stream = key
+        self._what, self._scope, self._name = what, scope, name
         self._version: int | None = None
         self._written_s = 0.0
         self._doubted_until_s: float | None = None
         self._writing = asyncio.Lock()
         self._ensuring: asyncio.Task[None] | None = None
+
+    @property
+    def key(self) -> bytes:
+        """Return its key in the table of pending work."""
+        own = "" if self._what == STREAM else f"/{self._context.instance}"
+        return f"{self._what}/{self._scope}/{self._name}{own}".encode()
 
     @property
     def is_safe(self) -> bool:
@@ -68,13 +76,12 @@ class PendingMark:
             async with self._writing:
                 if not self.is_safe:
                     await self._write()
-        if not self.doubted_for_s:
-            self._doubted_until_s = None
+        self._end_doubt()
 
     def ensure_soon(self) -> None:
         """Do the same without waiting for it. A failure is logged; call it again while the mark `is_doubted`."""
         if self._ensuring is None or self._ensuring.done():
-            name = f"mark of {self._stream}"
+            name = f"mark of {self._scope}/{self._name}"
             self._ensuring = asyncio.get_running_loop().create_task(self._ensure_or_log(), name=name)
 
     async def _ensure_or_log(self) -> None:
@@ -82,7 +89,8 @@ class PendingMark:
             async with asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
                 await self.ensure()
         except (TailraceError, TimeoutError) as error:
-            _LOG.warning("stream_not_marked", stream=str(self._stream), reason=f"{type(error).__name__}: {error}")
+            stream, reason = f"{self._scope}/{self._name}", f"{type(error).__name__}: {error}"
+            _LOG.warning("stream_not_marked", stream=stream, reason=reason)
 
     async def close(self) -> None:
         """Stop what `ensure_soon` has begun."""
@@ -94,6 +102,7 @@ class PendingMark:
         """Write the mark over that of another controller. Raises UnavailableError when it cannot be written in time."""
         async with self._writing:
             await self._write()
+        self._end_doubt()
 
     async def remove(self) -> None:
         """Remove what this controller wrote last. Another controller's mark stays, and one that cannot be removed."""
@@ -101,25 +110,30 @@ class PendingMark:
         if self._version is None:
             return
         version, self._version = self._version, None
-        try:
-            await self._context.store.metadata.remove(PENDING_TABLE, [(self._key, version)])
-        except WriteConflictError:
-            _LOG.debug("stream is pending for another controller", stream=str(self._stream))
-        except Exception as error:  # harmless: an adoption finds no work; the stream's task must go on
-            _LOG.warning(
-                "idle stream stays pending",
-                stream=str(self._stream),
-                error=f"{type(error).__name__}: {error}",
-                exc_info=not isinstance(error, TailraceError | TimeoutError),
-            )
+        await remove_mark(self._context, self.key, version)
 
-    @property
-    def _key(self) -> bytes:
-        return f"{STREAM}/{self._stream}".encode()
+    def _end_doubt(self) -> None:
+        if not self.doubted_for_s:
+            self._doubted_until_s = None
 
     async def _write(self) -> None:
-        record = PendingRecord(STREAM, self._stream.scope, self._stream.stream, self._context.instance)
+        record = PendingRecord(self._what, self._scope, self._name, self._context.instance)
         now_s = asyncio.get_running_loop().time()
-        entry = Put(self._key, encode(record), UNCONDITIONAL)
+        entry = Put(self.key, encode(record), UNCONDITIONAL)
         self._version = (await self._context.store.metadata.put(PENDING_TABLE, [entry]))[0]
         self._written_s = now_s
+
+
+async def remove_mark(context: WorkflowContext, key: bytes, version: int) -> None:
+    """Remove a mark of that version. One that was written again stays, and one that cannot be removed."""
+    try:
+        await context.store.metadata.remove(PENDING_TABLE, [(key, version)])
+    except WriteConflictError:
+        _LOG.debug("pending again", mark=key.decode())
+    except Exception as error:  # harmless: an adoption finds no work, and what has ended here must go on
+        _LOG.warning(
+            "finished work stays pending",
+            mark=key.decode(),
+            error=f"{type(error).__name__}: {error}",
+            exc_info=not isinstance(error, TailraceError | TimeoutError),
+        )

@@ -28,6 +28,8 @@ GROUP_ID = "11111111-2222-3333-4444-555555555555"
 SCOPE = pb.ScopeInfo(scope="scope")
 UNSTEADY_TABLES = (PENDING_TABLE, CONTROLLERS_TABLE)
 QUICK = {"look_s": 0.01, "beat_s": 0.01, "lapse_s": 0.05, "rescan_s": 0.05}
+REQUESTS_S = 0.3
+"""For how long an intent of a dead controller may be written."""
 STUCK_AFTER_S = 30.0
 Step = Callable[[Any, Any], Awaitable[None]]
 
@@ -375,7 +377,7 @@ async def run(
     with contextlib.suppress(asyncio.CancelledError, TailraceError):
         await acting
     await controller.close()
-    again = await world.start(seed=2, **QUICK)
+    again = await world.start(seed=2, requests_deadline_s=REQUESTS_S, **QUICK)
     api = make_api(again)
     with contextlib.suppress(NotFoundError):
         await scenario.act(api, world)
@@ -431,7 +433,7 @@ async def test_cut_short_between_parts(
 
 async def run_beside(scenario: Scenario, world: Any, make_api: Any, crash: Any, call: int) -> dict[str, Any]:
     """The end state when a controller that lives all the time adopts the work, before the client acts again."""
-    survivor = await world.start(seed=2, **QUICK)
+    survivor = await world.start(seed=2, requests_deadline_s=REQUESTS_S, **QUICK)
     api = make_api(await world.start(crash, **QUICK))
     await scenario.prepare(api, world)
     crash.at_call = crash.calls + call

@@ -26,6 +26,8 @@ from tailrace.rpc import controller_pb2 as pb
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 OTHER_ID = "99999999-2222-3333-4444-555555555555"
 DEADLINE_S = 30.0
+REQUESTS_S = 2.0
+"""For how long an intent may be written after its call failed."""
 
 
 def group(streams: tuple[str, ...] = ("stream",), **fields: Any) -> pb.ReaderGroupConfiguration:
@@ -104,7 +106,7 @@ async def test_a_scope_whose_deletion_was_interrupted(api: Any, world: Any, afte
     await api.call("createScope", pb.ScopeInfo(scope="scope"))
     losing = Losing(world.metadata)
     real, world.metadata = world.metadata, losing
-    other = type(api)(await world.start())
+    other = type(api)(await world.start(requests_deadline_s=REQUESTS_S))
     losing.after_effect = after_effect
     losing.chosen = lambda method, table: method == "put" and table == SCOPES_TABLE
     with pytest.raises(UnavailableError):
@@ -195,7 +197,7 @@ async def test_two_creations_that_race_for_the_last_place(
     """The one that comes too late is undone, and holds up nothing."""
     await api.setup()
     monkeypatch.setattr(limits, "SUBSCRIBERS_PER_STREAM_MAX", 1)
-    other = type(api)(await world.start())
+    other = type(api)(await world.start(requests_deadline_s=REQUESTS_S))
     async with asyncio.timeout(DEADLINE_S):
         answers = await asyncio.gather(
             api.call("createReaderGroup", group(readerGroupName="one")),

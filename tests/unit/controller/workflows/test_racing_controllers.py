@@ -319,7 +319,7 @@ async def test_marks_of_dead_controllers_and_of_earlier_versions_end(world: Any,
         _, scope, name, *_ = key.decode().split("/")
         record = PendingRecord("group", scope, name, instance)
         await world.metadata.put(PENDING_TABLE, [Put(key, encode(record), UNCONDITIONAL)])
-    await world.start(seed=3, sole=True, look_s=0.01, rescan_s=0.02)
+    await world.start(seed=3, sole=True, look_s=0.01, rescan_s=0.02, requests_deadline_s=2.0)
 
     async def ended() -> bool:
         return not any(key.startswith(b"group/") for key in world.metadata.dump()[PENDING_TABLE])

@@ -64,7 +64,7 @@ async def test_a_mark_that_cannot_be_removed_costs_no_later_work(world: Any, mak
         async with asyncio.timeout(DEADLINE_S):
             await refusing.reached.wait()
         assert await sealed(api)
-    (logged,) = [line for line in logs if line["event"] == "idle stream stays pending"]
+    (logged,) = [line for line in logs if line["event"] == "finished work stays pending"]
     assert str(error) in logged["error"]
 
 

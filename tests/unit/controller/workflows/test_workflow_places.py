@@ -130,7 +130,7 @@ async def test_a_change_whose_answer_is_lost_goes_on_in_its_own_place(world: Any
     begins = False
     losing = Intercepted(world.metadata, lose)
     kept, world.metadata = world.metadata, losing
-    api = make_api(await world.start(sole=True, entities_max=1, rescan_s=3600.0))
+    api = make_api(await world.start(sole=True, entities_max=1, rescan_s=3600.0, requests_deadline_s=2.0))
     world.metadata = kept
     await fill(api)
     begins = True
