@@ -41,6 +41,11 @@ class EpochHistory:
         self.epochs.append(algebra.next_epoch(self.last, sealed, created, 0))
 
 
+def precedes(first: StreamSegment, second: StreamSegment) -> bool:
+    """Whether `first` must be read to its end before `second` because they share keys."""
+    return first.epoch < second.epoch and first.key_range.overlaps(second.key_range)
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> EpochHistory:
     """Up to six scales."""

@@ -10,6 +10,7 @@ returns or accepts, partitions the key space [0, 1).
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 from tailrace.common.errors import BadRequestError
@@ -98,9 +99,34 @@ def successors(segment: StreamSegment, before: Epoch, after: Epoch) -> list[tupl
     ]
 
 
-def precedes(first: StreamSegment, second: StreamSegment) -> bool:
-    """Return whether `first` must be read to its end before `second` because they share keys."""
-    return first.epoch < second.epoch and first.key_range.overlaps(second.key_range)
+class _Reached:
+    """The segments of a cut that it has reached, to find those that share keys with another segment.
+
+    They must have no keys in common, as those of a position in the stream. However many share keys with the other one,
+    that takes two binary searches.
+    """
+
+    def __init__(self, segments: Iterable[StreamSegment]) -> None:
+        ordered = sorted((segment.low, segment.high, segment.epoch) for segment in segments)
+        self._lows = [low for low, _, _ in ordered]
+        self._highs = [high for _, high, _ in ordered]
+        epochs = [epoch for _, _, epoch in ordered]
+        self._first, self._last = [epochs], [epochs]
+        """The lowest and the highest epoch of 1, 2, 4, ... segments that follow each other, by the first of them."""
+
+    def epochs_beside(self, other: StreamSegment) -> tuple[int, int] | None:
+        """Return the lowest and the highest epoch of those that share keys with `other`; None when none does."""
+        start, end = bisect_right(self._highs, other.low), bisect_left(self._lows, other.high)
+        if start >= end:
+            return None
+        power = (end - start).bit_length() - 1
+        while len(self._first) <= power:
+            step = 1 << len(self._first) - 1
+            for rows, choose in ((self._first, min), (self._last, max)):
+                rows.append(list(map(choose, rows[-1], rows[-1][step:])))
+        first, last = self._first[power], self._last[power]
+        start, end = start, end - (1 << power)
+        return min(first[start], first[end]), max(last[start], last[end])
 
 
 def epoch_span(*cuts: Cut) -> tuple[int, int]:
@@ -137,14 +163,15 @@ def check_cut(cut: Cut, segments: SegmentMap) -> None:
     reached = [segments[identifier] for identifier in without_future(cut)]
     if not covers_exactly([segment.key_range for segment in reached]):
         raise BadRequestError("cut does not cover the key space exactly")
+    placed = _Reached(reached)
     future = [segments[identifier] for identifier, offset in cut.items() if offset == FUTURE_OFFSET]
     for segment in future:
-        if not all(precedes(other, segment) for other in overlapping(reached, segment)):
+        beside = placed.epochs_beside(segment)
+        if beside is not None and beside[1] >= segment.epoch:
             raise BadRequestError(f"cut has offset -1 for segment {segment.identifier}, which is not in its future")
     for segment in segments.values():
-        before = any(precedes(segment, other) for other in reached)
-        after = any(precedes(other, segment) for other in reached)
-        if before and after:
+        beside = placed.epochs_beside(segment)
+        if beside is not None and beside[0] < segment.epoch < beside[1]:
             raise BadRequestError(f"cut lies both before and after segment {segment.identifier}")
 
 
@@ -155,11 +182,13 @@ def is_behind(cut: Cut, other: Cut, segments: SegmentMap) -> bool:
 
 def wholly_before(cut: Cut, segments: SegmentMap) -> list[StreamSegment]:
     """Return the segments that a truncation at `cut` removes entirely, in order of id."""
-    reached = [segments[identifier] for identifier in without_future(cut)]
+    reached = _Reached(segments[identifier] for identifier in without_future(cut))
     return [
         segment
         for segment in segments.values()
-        if segment.identifier not in cut and any(precedes(segment, other) for other in reached)
+        if segment.identifier not in cut
+        and (beside := reached.epochs_beside(segment)) is not None
+        and segment.epoch < beside[1]
     ]
 
 
@@ -173,13 +202,14 @@ def between(start: Cut, end: Cut, segments: SegmentMap) -> list[StreamSegment]:
     """
     if is_behind(end, start, segments):
         raise BadRequestError("cut `from` lies after cut `to`")
-    first = [segments[identifier] for identifier in without_future(start)]
-    last = [segments[identifier] for identifier in without_future(end)]
-    return [
-        segment
-        for segment in segments.values()
-        if not any(precedes(segment, other) for other in first) and not any(precedes(other, segment) for other in last)
-    ]
+    first = _Reached(segments[identifier] for identifier in without_future(start))
+    last = _Reached(segments[identifier] for identifier in without_future(end))
+
+    def lies_between(segment: StreamSegment) -> bool:
+        begin, limit = first.epochs_beside(segment), last.epochs_beside(segment)
+        return (begin is None or segment.epoch >= begin[1]) and (limit is None or segment.epoch <= limit[0])
+
+    return [segment for segment in segments.values() if lies_between(segment)]
 
 
 def transaction_segments(epoch: Epoch, transaction_epoch: int) -> list[tuple[StreamSegment, int]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.epoch_histories import EpochHistory, histories, histories_with_cuts, offsets_by_range
+from harness.epoch_histories import EpochHistory, histories, histories_with_cuts, offsets_by_range, precedes
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import segment_id
 from tailrace.common.ranges import KeyRange, covers_exactly, split_range
@@ -39,7 +39,7 @@ def test_successors_cover_what_they_replace_and_know_all_predecessors(history: E
             assert all(first.high == second.low for first, second in itertools.pairwise(ranges))
             for successor, predecessors in found:
                 assert segment.identifier in predecessors
-                assert algebra.precedes(segment, successor)
+                assert precedes(segment, successor)
                 assert predecessors == [
                     other.identifier for other in before.segments if other.key_range.overlaps(successor.key_range)
                 ]
