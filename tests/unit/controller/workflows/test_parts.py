@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.errors import ConnectionLostError
+from tailrace.common.errors import ConnectionLostError, WriteConflictError
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import StreamRecord, TruncateIntent
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -25,6 +24,7 @@ PART = 4
 """Segments that a step has time for."""
 WIDE = 10
 """Segments of an epoch: more than two parts."""
+DEADLINE_S = 60.0
 STEPS_MAX = 40
 """More than any work here takes whose steps go on after each other."""
 RANGES = [(number / WIDE, (number + 1) / WIDE) for number in range(WIDE)]
@@ -64,29 +64,38 @@ class Bench:
         self.calls.clear()
         self.left = 0
         acting = [asyncio.ensure_future(call) for call in calls]
-        await self._has_failed.wait()
         left = self.steps()
-        while not is_due(await left.root()):  # noqa: ASYNC110 - the stores are plain data
-            await asyncio.sleep(0)
+        async with asyncio.timeout(DEADLINE_S):
+            await self._has_failed.wait()
+            while not is_due(await left.root()):  # noqa: ASYNC110 - the stores are plain data
+                await asyncio.sleep(0)
         await self._controller.close()
         await asyncio.gather(*acting, return_exceptions=True)
 
-    def context(self) -> Any:
+    def context(self, **settings: Any) -> Any:
         """The stores of another controller."""
-        return self._world.make(seed=2 + len(self._world.controllers)).services.core.context
+        return self._world.make(seed=2 + len(self._world.controllers), **settings).services.core.context
 
-    def steps(self) -> Steps:
+    def steps(self, **settings: Any) -> Steps:
         """The steps of a controller that resumes the work."""
-        return Steps(self, self.context())
+        return Steps(self, self.context(**settings))
 
 
 class Steps:
-    """The steps of a stream that one controller runs."""
+    """The steps of a stream that one controller runs. It reads the root before each, unless it remembers it."""
 
     def __init__(self, bench: Bench, context: Any) -> None:
         self._bench = bench
         self._context = context
         self._turns = steps.Turns()
+        self._seen_by: Steps | None = None
+        self.stale = 0
+        """Steps that began by a remembered root that was not the present one."""
+
+    async def remember(self) -> None:
+        """Read the root, and begin each step by the root that this controller read or wrote last, as `StreamDriver`."""
+        self._seen_by = self._bench.steps()
+        await self.root()
 
     async def root(self) -> StreamRecord:
         """The present root of the stream."""
@@ -96,12 +105,15 @@ class Steps:
 
     async def one(self) -> bool:
         """Run a step; return False when no work is left."""
-        root = await self.root()
+        root = await (self.root() if self._seen_by is None else self._context.store.latest(KEY))
         if root.is_idle:
             return False
+        self.stale += self._seen_by is not None and root != await self._seen_by.root()
         self._bench.left = PART
-        with contextlib.suppress(ConnectionLostError):
+        try:
             await steps.advance(self._context, KEY, root, self._turns)
+        except (ConnectionLostError, WriteConflictError):
+            await self.root()  # as `StreamDriver` after a step that failed
         return True
 
     async def all(self) -> int:
@@ -249,6 +261,7 @@ async def leave_deletion(api: Any, bench: Bench) -> None:
     await make_deleting(api, bench)
 
 
+@pytest.mark.parametrize("remembers", [False, True], ids=["by the present root", "by a remembered root"])
 @pytest.mark.parametrize("ahead", range(7))
 @pytest.mark.parametrize(
     ("leave", "segments"),
@@ -259,11 +272,14 @@ async def leave_deletion(api: Any, bench: Bench) -> None:
     ],
 )
 async def test_two_controllers_take_the_same_steps(
-    api: Any, bench: Bench, world: Any, leave: Any, segments: list[str], ahead: int
+    api: Any, bench: Bench, world: Any, leave: Any, segments: list[str], ahead: int, remembers: bool
 ) -> None:
     """One of them begins some steps later, as does one that resumes the work of another."""
     await leave(api, bench)
     first, second = bench.steps(), bench.steps()
+    if remembers:
+        await first.remember()
+        await second.remember()
     for _ in range(ahead):
         await first.one()
     for _ in range(STEPS_MAX):
@@ -271,3 +287,4 @@ async def test_two_controllers_take_the_same_steps(
             break
     assert (await second.root()).is_idle
     assert world.segments.names("scope/stream/") == segments
+    assert (first.stale + second.stale > 0) == remembers
