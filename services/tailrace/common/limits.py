@@ -384,6 +384,7 @@ WORKFLOW_BACKOFF_INITIAL_S: Final = 0.05
 WORKFLOW_BACKOFF_MAX_S: Final = 10.0
 WORKFLOW_STEP_DEADLINE_S: Final = 120.0
 WORKFLOW_STEP_SEGMENTS_MAX: Final = 1000  # that a step of an abort, a truncation or a deletion truncates or deletes
+TRUNCATED_SEGMENTS_AHEAD_MAX: Final = 20_000  # that a controller remembers for the next steps of one truncation
 CONTROLLER_BEAT_S: Final = 2.0  # between heartbeats of a controller that is not the only one
 CONTROLLER_LOOK_S: Final = 1.0  # between looks at the others' heartbeats
 CONTROLLER_LAPSE_S: Final = 5.0  # without a heartbeat, on the observer's clock: others adopt the controller's work

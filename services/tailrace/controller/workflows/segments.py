@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -43,11 +43,15 @@ class Progress:
     """Names the work by ids that never come again."""
     position: int = 0
     """Where the next step goes on."""
+    end: int = 0
+    """The position at which the work has ended, once it is known."""
+    ahead: list[int] = field(default_factory=list)
+    """The next segments, as far as they are remembered."""
 
     def of(self, work: bytes) -> Progress:
         """Begin again, unless that is the work of the step before."""
         if work != self.work:
-            self.work, self.position = work, 0
+            self.work, self.position, self.end, self.ahead = work, 0, 0, []
         return self
 
 

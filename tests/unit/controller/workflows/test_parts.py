@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -197,6 +198,25 @@ async def test_a_deletion_ends(
     assert (await taken.root()).state is StreamState.DELETED
     assert len(bench.calls) == len(set(bench.calls)) == 2 * WIDE + 1  # that of the mark stream
     assert world.segments.names("scope/") == []
+
+
+@pytest.mark.parametrize(("ahead", "reads"), [(limits.TRUNCATED_SEGMENTS_AHEAD_MAX, 1), (2 * PART, 3)])
+async def test_parts_of_a_truncation_share_what_was_read_of_its_epochs(
+    api: Any, bench: Bench, world: Any, monkeypatch: pytest.MonkeyPatch, ahead: int, reads: int
+) -> None:
+    """By a controller that has no room to keep them."""
+    monkeypatch.setattr(limits, "TRUNCATED_SEGMENTS_AHEAD_MAX", ahead)
+    await leave_truncation(api, bench)
+    get, read = world.metadata.get, Counter[bytes]()
+
+    async def counted(table: str, keys: Any) -> Any:
+        read.update(key for key in keys if b"/e/" in key)
+        return await get(table, keys)
+
+    monkeypatch.setattr(world.metadata, "get", counted)
+    assert await bench.steps(records_cached_max_bytes=0).all() == math.ceil(2 * WIDE / PART)
+    assert read == {KEY.epoch(0, number): reads for number in range(2)}
+    assert set(world.segments.names("scope/stream/")) == epoch_names(1)
 
 
 async def test_a_deletion_leaves_out_what_a_truncation_deleted(api: Any, bench: Bench, world: Any) -> None:
