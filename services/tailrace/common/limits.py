@@ -403,6 +403,7 @@ RETENTION_STREAMS_CONCURRENT_MAX: Final = 8  # truncated at a time by an instanc
 RETENTION_REQUESTS_MAX: Final = 1000  # streams with a changed policy that wait for its application
 RETENTION_REQUESTS_CONCURRENT_MAX: Final = 4  # of them that are truncated at a time
 RETENTION_REQUEST_RETRY_S: Final = 0.5  # after a request that was not carried out; doubles up to RETENTION_RETRY_S
+RETENTION_INCOMPLETE_MAX: Final = 8  # applications of a stream's policy that another change stopped, before a report
 RETENTION_RETRY_S: Final = 60.0  # at most, after a round that failed
 SCALING_PERIOD_S: Final = 30.0  # between looks at the rates of all segments, times the factor of the times
 SCALING_PERIOD_MIN_S: Final = 0.25

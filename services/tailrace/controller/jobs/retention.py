@@ -16,6 +16,7 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, TailraceError, WriteConflictError
 from tailrace.common.task_groups import run_all
+from tailrace.controller.managers.retention import Application
 from tailrace.controller.metadata.metadata_store import RETENTION_TABLE, bucket_of
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.reading import readable
@@ -35,10 +36,11 @@ _LOG = structlog.get_logger(__name__)
 
 
 class _Repeat(NamedTuple):
-    """A request that is made again when the timer ends, after that pause."""
+    """A request that is made again when the timer ends, after that pause, and how often it was incomplete."""
 
     timer: asyncio.TimerHandle
     pause_s: float
+    incomplete: int
 
 
 class RetentionJob:
@@ -112,9 +114,7 @@ class RetentionJob:
     async def _answer_requests(self) -> None:
         while True:
             key = await self._retention.requests.get()
-            if await self._apply(key):
-                self._forget(key)
-            else:
+            if not await self._apply(key):
                 self._repeat(key)
 
     def _forget(self, key: StreamKey) -> None:
@@ -123,15 +123,15 @@ class RetentionJob:
         if repeat is not None:
             repeat.timer.cancel()
 
-    def _repeat(self, key: StreamKey) -> None:
+    def _repeat(self, key: StreamKey, *, incomplete: int = 0) -> None:
         """Ask again after a pause, twice as long each time; the next round does what there is no room for."""
-        pause_s = limits.RETENTION_REQUEST_RETRY_S
-        if key in self._repeats:
-            pause_s = min(2 * self._repeats[key].pause_s, limits.RETENTION_RETRY_S)
+        pause_s, before = limits.RETENTION_REQUEST_RETRY_S, self._repeats.get(key)
+        if before is not None:
+            pause_s, incomplete = min(2 * before.pause_s, limits.RETENTION_RETRY_S), before.incomplete + incomplete
             self._forget(key)
         if len(self._repeats) < limits.RETENTION_REQUESTS_MAX:
             timer = asyncio.get_running_loop().call_later(pause_s, self._ask_again, key)
-            self._repeats[key] = _Repeat(timer, pause_s)
+            self._repeats[key] = _Repeat(timer, pause_s, incomplete)
 
     def _ask_again(self, key: StreamKey) -> None:
         if not self._retention.request(key):
@@ -155,27 +155,42 @@ class RetentionJob:
     async def _apply(self, key: StreamKey, entry: Stored | None = None) -> bool:
         """Apply a stream's policy; take a stream without one from the list, where it is `entry`.
 
-        Returns False when it is worth a repetition before the next round. A failure is logged: other streams go on, and
-        the next round tries again.
+        One that could not be applied yet, because the stream was changing, is repeated soon. A failure is logged: other
+        streams go on, and the next round tries again. Returns False when a request is worth an earlier repetition.
         """
+        made = Application()
         try:
             async with self._slots.slot(), asyncio.timeout(self._context.config.blocking_deadline_s):
                 if entry is not None and not await self._is_retained(key):
                     await self._unlist(entry)
-                    return True
-                made = await self._retention.apply(key)
+                else:
+                    made = await self._retention.apply(key)
             if made.truncation is not None:
                 self.truncations += 1
                 self.freed_bytes += made.truncation.freed_bytes
         except NoSuchStreamError:
-            return True  # deleted just now; the next round takes it from the list
+            pass  # deleted just now; the next round takes it from the list
         except Exception as error:  # any error concerns this stream only
-            self.failures += 1
-            known = isinstance(error, TailraceError | TimeoutError)
-            reason = f"{type(error).__name__}: {error}"
-            _LOG.warning("retention_failed", stream=str(key), reason=reason, exc_info=not known)
-            return isinstance(error, BadRequestError)  # a subscriber's cut is no position: that stays so for long
-        return made.is_complete
+            self._report(key, f"{type(error).__name__}: {error}", known=isinstance(error, TailraceError | TimeoutError))
+            if not isinstance(error, BadRequestError):  # a subscriber's cut is no position: that stays so for long
+                return False
+        if made.trouble:
+            self._repeat(key, incomplete=1)
+            self._report_incomplete(key, made.trouble, in_round=entry is not None)
+        else:
+            self._forget(key)
+        return True
+
+    def _report_incomplete(self, key: StreamKey, trouble: str, *, in_round: bool) -> None:
+        """Report a policy that could not be applied for long: once, and in each later round."""
+        repeat = self._repeats.get(key)
+        times, most = 0 if repeat is None else repeat.incomplete, limits.RETENTION_INCOMPLETE_MAX
+        if repeat is None or times == most or (times > most and in_round):
+            self._report(key, trouble)
+
+    def _report(self, key: StreamKey, reason: str, *, known: bool = True) -> None:
+        self.failures += 1
+        _LOG.warning("retention_failed", stream=str(key), reason=reason, exc_info=not known)
 
     async def _is_retained(self, key: StreamKey) -> bool:
         root = await self._context.store.load(key)

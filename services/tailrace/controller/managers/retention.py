@@ -57,8 +57,13 @@ class Application:
 
     truncation: RetentionTruncation | None = None
     """None: nothing was truncated."""
-    is_complete: bool = True
-    """False: the stream ran a workflow, or changed during the decision. The policy is still to be applied."""
+    trouble: str = ""
+    """Why the policy is still to be applied: the stream ran a workflow, or changed during the decision."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the policy was applied."""
+        return not self.trouble
 
 
 @dataclass(slots=True)
@@ -122,12 +127,14 @@ class RetentionManager:
             except CutMissingError as missing:
                 await self._drop(stream, [missing.recorded])
                 continue
-            except BadRequestError:
-                if await self._has_changed(stream):  # a subscriber's cut names a segment that was created meanwhile
-                    return Application(is_complete=False)
+            except BadRequestError as error:
+                if await self._has_changed(stream):  # a subscriber's cut may name a segment that was created meanwhile
+                    return Application(trouble=f"{error}, or had not when the decision began")
                 raise
             await self._note_applied(stream)
-            return Application(made, is_complete=truncation is None or made is not None)
+            if truncation is not None and made is None:
+                return Application(trouble="policy, head or subscribers changed, or a workflow began, again and again")
+            return Application(made)
 
     async def record(self, key: StreamKey, incarnation: int) -> RetentionRecord:
         """Return the retention set, the last truncation by policy, and when the policy was applied last."""
@@ -142,11 +149,11 @@ class RetentionManager:
         snapshot = await self._store.read(key, [key.root, item])
         root = require(snapshot.get(StreamRecord, key.root), key)
         if root.incarnation != found.incarnation:
-            return Application(is_complete=False)
+            return Application(trouble="the stream was created again")
         if root.config.retention is None or root.state not in WRITABLE_STATES:
             return Application()
         if not _is_at_rest(root):
-            return Application(is_complete=False)
+            return Application(trouble=f"the stream runs a workflow ({root.state})")
         record = snapshot.get(RetentionRecord, item) or RetentionRecord()
         places = Places(self._store, self._cuts, self._sizes, key, root)
         return _Stream(key, root, root.config.retention, record.recorded, record.applied_ms, places)

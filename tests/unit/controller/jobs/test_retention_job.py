@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, UnavailableError
 from tailrace.common.names import qualified_segment_name
 from tailrace.common.stream_policies import RetentionPolicy, StreamConfig
 from tailrace.controller.jobs.retention import RetentionJob
-from tailrace.controller.metadata.metadata_store import RETENTION_TABLE
+from tailrace.controller.metadata.metadata_store import RETENTION_TABLE, bucket_of
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 
@@ -290,3 +291,71 @@ async def test_a_controller_without_buckets_waits(world: Any) -> None:
     await asyncio.sleep(10 * PERIOD_S)
     await job.close()
     assert 1 <= membership.looks <= 12, "it looked for buckets again and again, without a pause"
+
+
+async def begin_with_a_round(world: Any, make_api: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A controller that has just begun and makes its only round soon, over a stream to truncate. Its API."""
+    first = await begin_with_data(world, make_api)
+    monkeypatch.setattr(first.controller.services.core.retention, "request", lambda _: True)  # the round is to apply it
+    await first.call("updateStream", first.config(retentionPolicy=POLICY))
+    await first.controller.close()
+    assert start_of(world, "stream") == 0
+    monkeypatch.setattr(limits, "RETENTION_START_S", 0.05)
+    return make_api(await world.start(seed=2, sole=True, retention_period_s=10_000))
+
+
+async def test_a_round_is_repeated_for_a_stream_that_runs_a_workflow(
+    world: Any, make_api: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await begin_with_a_round(world, make_api, monkeypatch)
+    create = world.segments.create_segment
+
+    async def failing(name: str, **fields: Any) -> None:
+        raise UnavailableError("container 1 is away")
+
+    monkeypatch.setattr(world.segments, "create_segment", failing)
+    assert (await api.scale([0], [(0.0, 1.0)])).status == pb.ScaleResponse.STARTED
+    job = api.controller.retention
+    await until(lambda: job.rounds == 1)
+    assert (start_of(world, "stream"), job.failures) == (0, 0)
+    monkeypatch.setattr(world.segments, "create_segment", create)
+    async with asyncio.timeout(60):  # the second round comes much later
+        await until(lambda: start_of(world, "stream") == 20)
+    assert (job.rounds, job.failures) == (1, 0)
+    await ends(api)
+
+
+@pytest.mark.parametrize("how", ["round", "request", "no room"])
+async def test_a_policy_that_could_not_be_applied_for_long_is_reported(
+    world: Any, make_api: Any, until: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A subscriber's cut is no position, and the stream gets another epoch during each decision."""
+    by_request = how == "request"
+    api = await (begin_with_data(world, make_api) if by_request else begin_with_a_round(world, make_api, monkeypatch))
+    monkeypatch.setattr(limits, "RETENTION_REQUEST_RETRY_S", 0.001)
+    monkeypatch.setattr(limits, "RETENTION_RETRY_S", 0.001)
+    monkeypatch.setattr(limits, "RETENTION_REQUESTS_MAX", 0 if how == "no room" else 1)
+    manager, job = api.controller.services.core.retention, api.controller.retention
+    reported: list[int] = []
+
+    async def refused(*_: Any) -> None:
+        reported.append(job.failures)
+        raise BadRequestError("cut names segment 7, which the stream does not have")
+
+    async def has_changed(_: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(api.controller.services.core.streams, "check_truncation", refused)
+    monkeypatch.setattr(manager, "_has_changed", has_changed)
+    with structlog.testing.capture_logs() as logs:
+        if by_request:
+            await api.call("updateStream", api.config(retentionPolicy=POLICY))
+        await until(lambda: job.failures == 1)
+    assert reported.count(0) == (1 if how == "no room" else limits.RETENTION_INCOMPLETE_MAX)
+    (logged,) = [line for line in logs if line["event"] == "retention_failed"]
+    assert "cut names segment 7" in logged["reason"]
+    if how != "no room":
+        await until(lambda: len(reported) > 2 * limits.RETENTION_INCOMPLETE_MAX)
+        assert job.failures == 1, "each round counts a stream once"
+        await job._round({bucket_of(*KEY)})
+        assert job.failures == 2
