@@ -66,8 +66,9 @@ def duplicate(epoch: Epoch, number: int, created_ms: int) -> Epoch:
 
 def count_splits_and_merges(sealed: Sequence[StreamSegment], created: Sequence[StreamSegment]) -> tuple[int, int]:
     """Count sealed segments with several successors, and created segments with several predecessors."""
-    splits = sum(sum(old.key_range.overlaps(new.key_range) for new in created) > 1 for old in sealed)
-    merges = sum(sum(old.key_range.overlaps(new.key_range) for old in sealed) > 1 for new in created)
+    before, after = _Placed(sealed), _Placed(created)
+    splits = sum(after.count_beside(old) > 1 for old in sealed)
+    merges = sum(before.count_beside(new) > 1 for new in created)
     return splits, merges
 
 
@@ -99,11 +100,11 @@ def successors(segment: StreamSegment, before: Epoch, after: Epoch) -> list[tupl
     ]
 
 
-class _Reached:
-    """The segments of a cut that it has reached, to find those that share keys with another segment.
+class _Placed:
+    """Segments by key, to find those that share keys with another segment.
 
-    They must have no keys in common, as those of a position in the stream. However many share keys with the other one,
-    that takes two binary searches.
+    They must have no keys in common, as those of an epoch or of a position in the stream. However many share keys with
+    the other one, that takes two binary searches.
     """
 
     def __init__(self, segments: Iterable[StreamSegment]) -> None:
@@ -114,9 +115,17 @@ class _Reached:
         self._first, self._last = [epochs], [epochs]
         """The lowest and the highest epoch of 1, 2, 4, ... segments that follow each other, by the first of them."""
 
+    def _beside(self, other: StreamSegment) -> tuple[int, int]:
+        return bisect_right(self._highs, other.low), bisect_left(self._lows, other.high)
+
+    def count_beside(self, other: StreamSegment) -> int:
+        """Return how many share keys with `other`."""
+        start, end = self._beside(other)
+        return end - start
+
     def epochs_beside(self, other: StreamSegment) -> tuple[int, int] | None:
         """Return the lowest and the highest epoch of those that share keys with `other`; None when none does."""
-        start, end = bisect_right(self._highs, other.low), bisect_left(self._lows, other.high)
+        start, end = self._beside(other)
         if start >= end:
             return None
         power = (end - start).bit_length() - 1
@@ -163,7 +172,7 @@ def check_cut(cut: Cut, segments: SegmentMap) -> None:
     reached = [segments[identifier] for identifier in without_future(cut)]
     if not covers_exactly([segment.key_range for segment in reached]):
         raise BadRequestError("cut does not cover the key space exactly")
-    placed = _Reached(reached)
+    placed = _Placed(reached)
     future = [segments[identifier] for identifier, offset in cut.items() if offset == FUTURE_OFFSET]
     for segment in future:
         beside = placed.epochs_beside(segment)
@@ -182,7 +191,7 @@ def is_behind(cut: Cut, other: Cut, segments: SegmentMap) -> bool:
 
 def wholly_before(cut: Cut, segments: SegmentMap) -> list[StreamSegment]:
     """Return the segments that a truncation at `cut` removes entirely, in order of id."""
-    reached = _Reached(segments[identifier] for identifier in without_future(cut))
+    reached = _Placed(segments[identifier] for identifier in without_future(cut))
     return [
         segment
         for segment in segments.values()
@@ -202,8 +211,8 @@ def between(start: Cut, end: Cut, segments: SegmentMap) -> list[StreamSegment]:
     """
     if is_behind(end, start, segments):
         raise BadRequestError("cut `from` lies after cut `to`")
-    first = _Reached(segments[identifier] for identifier in without_future(start))
-    last = _Reached(segments[identifier] for identifier in without_future(end))
+    first = _Placed(segments[identifier] for identifier in without_future(start))
+    last = _Placed(segments[identifier] for identifier in without_future(end))
 
     def lies_between(segment: StreamSegment) -> bool:
         begin, limit = first.epochs_beside(segment), last.epochs_beside(segment)

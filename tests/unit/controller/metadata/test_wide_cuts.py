@@ -150,6 +150,16 @@ def test_what_lies_before_and_between_cuts_is_what_all_pairs_say(history: EpochH
     assert outcome(algebra.between, *cuts, segments) == outcome(slow_between, *cuts, segments)
 
 
+@given(wide_histories())
+def test_splits_and_merges_are_those_that_all_pairs_say(history: EpochHistory) -> None:
+    for before, after in itertools.pairwise(history.epochs):
+        sealed = [segment for segment in before.segments if segment not in after.segments]
+        created = [segment for segment in after.segments if segment not in before.segments]
+        splits = sum(sum(old.key_range.overlaps(new.key_range) for new in created) > 1 for old in sealed)
+        merges = sum(sum(old.key_range.overlaps(new.key_range) for old in sealed) > 1 for new in created)
+        assert algebra.count_splits_and_merges(sealed, created) == (splits, merges)
+
+
 @st.composite
 def mixed_epochs(draw: st.DrawFn) -> Segments:
     """Epochs of new segments alone, so that wide ones share keys with many of a cut, older and newer."""
@@ -186,8 +196,8 @@ def test_a_future_segment_follows_all_reached_ones_with_common_keys() -> None:
 
 # -- time
 
-FEW, TIMES, TIMES_MAX = 1000, 4, 9
-"""Of all pairs, so many times the segments take 16 times the time."""
+FEW, TIMES, TIMES_MAX = 500, 16, 64
+"""Of all pairs, so many times the segments take 256 times the time."""
 DECISIONS: dict[str, Callable[[Cut, Cut, Segments], object]] = {
     "check": lambda before, after, segments: algebra.check_cut(after, segments),
     "check of the future": lambda before, after, segments: algebra.check_cut(
