@@ -98,6 +98,8 @@ async def test_values_are_evicted_while_writers_always_have_changes_in_flight(
     monkeypatch.setattr(limits, "FLUSH_ATTRIBUTES_THRESHOLD", 50)
     monkeypatch.setattr(limits, "FLUSH_ATTRIBUTES_BATCH_MAX", 100)
     monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.001)
+    # Else an index of 57 KB waits for 56 attributes, and from 50 to 55 may be left for good.
+    monkeypatch.setattr(limits, "FLUSH_BYTES_PER_ATTRIBUTE_MAX", limits.MIB)
     world.log_delay_s = 0.02
     container = await world.open()
     await container.create_segment(NAME)
