@@ -17,7 +17,7 @@ MINIO = "tailrace-minio"
 STORE_MEMORY, STORE_MEMORY_BYTES = "1536Mi", 1536 << 20
 FOREIGN_SECRETS = ("half", "wrong", "no-such-secret")
 """Secrets that tests name in StreamClusters of their own; the operator may read those that its release names."""
-INSTALL_DEADLINE_S = 60.0
+INSTALL_DEADLINE_S = 300.0
 UNINSTALL_DEADLINE_S = 180.0
 MINIO_DEADLINE_S = 120.0
 TEST_DEADLINE_S = 240.0
