@@ -31,7 +31,7 @@ class FlushQueue:
 
     @property
     def pending_segments(self) -> int:
-        """Return how many segments have un-tiered bytes, at most: some of them may be deleted since the last look."""
+        """Return how many segments have un-tiered bytes, at most: some may be gone since the last look."""
         return len(self._pending)
 
     def appended(self, segment: Segment) -> None:
@@ -74,12 +74,15 @@ class FlushQueue:
         now_s = asyncio.get_running_loop().time()
         due = []
         for segment in self._live(live):
-            if segment.flushing:
+            if not segment.pending:
+                self._pending.discard(segment.segment_id)  # a truncation took them
+            elif segment.flushing:
                 continue
-            if (
+            elif (
                 segment.pending.length_bytes >= limits.FLUSH_THRESHOLD_BYTES
                 or len(segment.pending) >= limits.FLUSH_PENDING_APPENDS_MAX
-                or (segment.pending and (flush_now or segment.flush_deadline <= now_s))
+                or flush_now
+                or segment.flush_deadline <= now_s
             ):
                 due.append(segment)
         return due
@@ -123,8 +126,6 @@ class FlushQueue:
         """Set the segment's next deadline; forget it when Tier 2 holds all of it."""
         deadline_s = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
         segment.flush_deadline = deadline_s if segment.pending else math.inf
-        if not segment.pending:
-            self._pending.discard(segment.segment_id)
         self._forget_clean(segment)
 
     def attributes_flushed(self, segment: Segment) -> None:
@@ -134,8 +135,10 @@ class FlushQueue:
         self._forget_clean(segment)
 
     def _forget_clean(self, segment: Segment) -> None:
-        if not segment.pending and not segment.dirty:
-            self._segments.pop(segment.segment_id, None)
+        if not segment.pending:
+            self._pending.discard(segment.segment_id)
+            if not segment.dirty:
+                self._segments.pop(segment.segment_id, None)
 
     async def wait(self) -> None:
         """Wait for a signal that bytes are to be flushed, at most ``limits.FLUSH_TICK_S``."""

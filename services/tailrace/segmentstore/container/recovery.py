@@ -69,8 +69,9 @@ class Recovery:
         self._early: dict[int, list[_EarlyAppend]] = {}
         self._runs: dict[int, _Run] = {}
         self.operations = 0
+        self._checkpoint_frame = -1
         self.replayed_bytes = 0
-        """Of the frames with operations after the last checkpoint."""
+        """Of the frames behind the last checkpoint."""
 
     async def run(self) -> None:
         """Replay the log, and verify that every byte of every segment is in the log or in Tier 2.
@@ -105,7 +106,7 @@ class Recovery:
                 if self._early:
                     self._settle_early()
                 self._apply(placed, place)
-            if expected > as_of + 1:
+            if frame.sequence > self._checkpoint_frame:
                 self.replayed_bytes += len(frame.payload)
             self._insert_runs()  # payloads are valid until the next step
         self._settle_early()
@@ -118,6 +119,7 @@ class Recovery:
             for placed in assembler.feed(frame.sequence, frame.payload, place):
                 assert isinstance(placed.operation, ops.Checkpoint)
                 found = ops.Checkpoint(placed.operation.as_of_sequence, bytes(placed.operation.body))
+                self._checkpoint_frame = frame.sequence
         if found is None:
             return 0
         place = f"checkpoint of container {self._state.container_id} as of {found.as_of_sequence}"

@@ -13,7 +13,7 @@ from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.log_admission import LogAdmission
 from tailrace.segmentstore.metadata import checkpoint
 
-from ..conftest import World
+from ..conftest import World, eventually
 
 KIB = 1024
 CAPACITY_BYTES = 2048 * KIB
@@ -151,4 +151,39 @@ async def test_a_large_checkpoint_does_not_make_the_next_one_due(world: World, m
         await checkpointer.run_if_due()
     logged = processor.written_bytes - written - body_bytes
     assert body_bytes <= logged <= 3 * body_bytes, "as many bytes were logged as the checkpoint has, not many more"
+    await container.close()
+
+
+async def test_a_large_checkpoint_is_not_repeated_by_the_next_owner(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = await opened(world, monkeypatch)
+    await container.close()
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_BYTES", 64 * KIB)
+    container = await world.open()
+    for _ in range(5):
+        await container.background.checkpointer.run_if_due()
+    assert container.core.processor.operations == 1, "only the first operation of an owner"
+    await container.close()
+
+
+async def test_segments_whose_bytes_are_gone_take_no_room_in_a_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 0.02)
+    world.objects.outage = True
+    container = await world.open()
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(4)]
+    for name in names:
+        await container.create_segment(name)
+        await container.append(name, [b"bytes"])
+    queue = container.core.flush_queue
+    assert queue.pending_segments == 4
+    await container.truncate(names[0], 5)
+    await container.delete(names[1])
+    await container.merge(names[2], names[3])
+    await eventually(lambda: queue.pending_segments == 1)
+    world.objects.outage = False
+    await container.flush_to_storage()
+    assert queue.pending_segments == 0
     await container.close()
