@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from harness.damage import flip
 from harness.history import Event, History, encode
 from harness.localobjects import LocalObjects
 from harness.server import Server
@@ -99,15 +100,6 @@ async def scans(server: Server, container: int) -> list[FileScan]:
     """The files of a container's log, in order of their frames."""
     found = await scan_directory(RealDisk(), str(server.data / "log" / str(container)), container)
     return sorted(found, key=lambda scan: (scan.first_sequence, scan.epoch))
-
-
-def flip(path: Path, offset: int, bit: int = 3) -> None:
-    """Change one bit of a file; the same call takes it back."""
-    with path.open("r+b") as file:
-        file.seek(offset)
-        (value,) = file.read(1)
-        file.seek(offset)
-        file.write(bytes([value ^ 1 << bit]))
 
 
 def overwrite_zeros(path: Path, offset: int, data: bytes) -> None:
