@@ -58,12 +58,7 @@ class Application:
     truncation: RetentionTruncation | None = None
     """None: nothing was truncated."""
     trouble: str = ""
-    """Why the policy is still to be applied: the stream ran a workflow, or changed during the decision."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the policy was applied."""
-        return not self.trouble
+    """Why the policy is still to be applied: the stream ran a workflow, or changed meanwhile. Empty: it was applied."""
 
 
 @dataclass(slots=True)
