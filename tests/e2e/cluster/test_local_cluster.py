@@ -229,6 +229,21 @@ def test_pods_get_the_processor_before_other_processes(cluster: LocalCluster, in
     assert set(found) == {system.POD_PROCESSOR_SHARE}
 
 
+def _program(pid: int) -> str:
+    """The name of its program; empty when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def test_pods_leave_processor_time_to_the_node(cluster: LocalCluster, instance: Instance) -> None:
+    """An API server that waits for pods that compute answers none of them, and leases lapse."""
+    cluster.kubectl("wait", "--for=condition=Ready", "node/node1", WAIT)
+    found = {_program(pid) for pid in system.node_processes(instance.cgroup)}
+    assert found >= {"containerd", "etcd", "kube-apiserver", "kubelet"}
+
+
 def test_a_service_is_resolved_and_reached_from_a_pod_and_from_the_host(cluster: LocalCluster) -> None:
     listens = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
     server = python_pod("web", ["-m", "http.server", "8000", "--directory", "/usr"], readinessProbe=listens)

@@ -43,6 +43,7 @@ def main(instance: Instance, binaries: Path) -> None:
     """Become the node; the caller goes on as a process that ends at once."""
     listener = socket.create_server(("127.0.0.1", instance.port))
     os.setsid()
+    system.join_node_cgroup(instance.cgroup)
     system.unshare(NAMESPACES)
     noted, note = os.pipe()
     pid = os.fork()

@@ -28,6 +28,11 @@ POD_PROCESSOR_SHARE = 20
 
 Clients' waits are measured on this cluster while other suites compute; on one of its own nothing would be beside it.
 """
+NODE_PROCESSOR_SHARE = 2
+"""What the node's own processes get beside all pods, which a kubelet gives one part for each core: on other clusters most
+of them run on machines without pods."""
+_NODE = "node"
+"""Their cgroup, beside the one that a kubelet makes for all pods."""
 _SHARES = {1: ("cpu.shares", 1024), 2: ("cpu.weight", 100)}
 """The file that says so, by version of cgroups, and what it has by default."""
 # Settings of the whole machine that a kubelet changes.
@@ -110,9 +115,24 @@ def make_cgroup(name: str) -> None:
     """Make the cgroup in every hierarchy that has controllers, ready to have children with limits."""
     _make_cgroup(name)
     setting, usual = _SHARES[cgroup_version()]
-    for folder in _hierarchies(name):
-        if (folder / setting).exists():
-            (folder / setting).write_text(str(usual * POD_PROCESSOR_SHARE))
+    for folder in _hierarchies_with(setting, name):
+        (folder / setting).write_text(str(usual * POD_PROCESSOR_SHARE))
+        (folder / _NODE).mkdir(exist_ok=True)
+        (folder / _NODE / setting).write_text(str(usual * NODE_PROCESSOR_SHARE))
+
+
+def join_node_cgroup(name: str) -> None:
+    """Put this process, and what it starts from now on, beside the pods of that cgroup."""
+    setting, _ = _SHARES[cgroup_version()]
+    for folder in _hierarchies_with(setting, name):
+        (folder / _NODE / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def node_processes(name: str) -> set[int]:
+    """The processes of the node beside the pods of that cgroup, as the host numbers them."""
+    setting, _ = _SHARES[cgroup_version()]
+    texts = [(folder / _NODE / "cgroup.procs").read_text() for folder in _hierarchies_with(setting, name)]
+    return {int(word) for text in texts for word in text.split()}
 
 
 def _make_cgroup(name: str) -> None:
@@ -162,6 +182,10 @@ def _hierarchies(name: str) -> Iterator[Path]:
     for root in sorted(CGROUPS.iterdir()):
         if root.is_dir() and not root.is_symlink() and (root / "cgroup.procs").exists():
             yield root / name
+
+
+def _hierarchies_with(setting: str, name: str) -> Iterator[Path]:
+    return (folder for folder in _hierarchies(name) if (folder / setting).exists())
 
 
 def save_kernel_settings(path: Path) -> None:
