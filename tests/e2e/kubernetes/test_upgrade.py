@@ -9,7 +9,7 @@ import pytest
 
 from harness import kubechart
 from harness.figures import Figures
-from harness.kubectl import until
+from harness.kubectl import QUIET_POLL_INTERVAL_S, until
 from harness.kubeload import Images, Load
 from harness.kubesystem import StreamSystem, stream
 from harness.pace import Tries
@@ -30,22 +30,21 @@ def upgradable(healthy: StreamSystem) -> Iterator[StreamSystem]:
     _until_rolled(healthy, kubechart.STORE_MEMORY_BYTES)
 
 
-def _memory(system: StreamSystem) -> dict[str, int]:
+def _memory(system: StreamSystem) -> set[int]:
     """Memory limits of the segment store pods that are not on their way out."""
-    found = {}
-    for name in system.pods("segmentstore"):
-        limit = system.kube.get("pod", name)["spec"]["containers"][0]["resources"]["limits"]["memory"]
-        found[name] = kubechart.bytes_of(limit)
-    return found
+    chosen = f"app.kubernetes.io/component=segmentstore,app.kubernetes.io/instance={system.cluster}"
+    pods = [pod for pod in system.kube.list("pods", chosen) if "deletionTimestamp" not in pod["metadata"]]
+    return {kubechart.bytes_of(pod["spec"]["containers"][0]["resources"]["limits"]["memory"]) for pod in pods}
 
 
 def _until_rolled(system: StreamSystem, memory_bytes: int) -> None:
     until(
         f"all stores have {memory_bytes} bytes",
-        lambda: set(_memory(system).values()) == {memory_bytes},
+        lambda: _memory(system) == {memory_bytes},
         ROLLED_DEADLINE_S,
+        interval_s=QUIET_POLL_INTERVAL_S,
     )
-    system.until_ready(ROLLED_DEADLINE_S)
+    system.until_ready(ROLLED_DEADLINE_S, interval_s=QUIET_POLL_INTERVAL_S)
 
 
 @pytest.mark.timeout(TIMEOUT_S)

@@ -16,6 +16,8 @@ Manifest = dict[str, Any]
 
 CALL_DEADLINE_S = 60.0
 POLL_INTERVAL_S = 0.5
+QUIET_POLL_INTERVAL_S = 3.0
+"""While clients' waits are measured: a command of kubectl takes a tenth of a core for a second, and the API server more."""
 ANSWER_TAIL_CHARACTERS = 3000
 
 
@@ -138,7 +140,16 @@ class Kubectl:
         """
         return until(what, probe, deadline_s)
 
-    def until_condition(self, kind: str, name: str, condition: str, status: str, deadline_s: float) -> Manifest:
+    def until_condition(
+        self,
+        kind: str,
+        name: str,
+        condition: str,
+        status: str,
+        deadline_s: float,
+        *,
+        interval_s: float = POLL_INTERVAL_S,
+    ) -> Manifest:
         """Wait until a condition of an object has that status, for the newest generation; returns the condition."""
 
         seen: Manifest = {}
@@ -151,12 +162,14 @@ class Kubectl:
             return found if found.get("status") == status and fresh else None
 
         try:
-            return until(f"{kind}/{name}: {condition} is {status}", probe, deadline_s)
+            return until(f"{kind}/{name}: {condition} is {status}", probe, deadline_s, interval_s=interval_s)
         except NotInTimeError as error:
             raise NotInTimeError(f"{error}\nits status: {json.dumps(seen.get('status'), indent=1)}") from None
 
 
-def until(what: str, probe: Callable[[], Found | None], deadline_s: float) -> Found:
+def until(
+    what: str, probe: Callable[[], Found | None], deadline_s: float, *, interval_s: float = POLL_INTERVAL_S
+) -> Found:
     """As `Kubectl.until`. Raises NotInTimeError."""
     ends_s = time.monotonic() + deadline_s
     last = ""
@@ -169,7 +182,7 @@ def until(what: str, probe: Callable[[], Found | None], deadline_s: float) -> Fo
             last = f"\nthe last attempt failed: {error}"
         if time.monotonic() > ends_s:
             raise NotInTimeError(f"not within {deadline_s:.0f} s: {what}{last}")
-        time.sleep(POLL_INTERVAL_S)
+        time.sleep(interval_s)
 
 
 def condition_of(manifest: Manifest, condition: str) -> Manifest:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.kubectl import Kubectl, KubeError, Manifest, condition_of, until
+from harness.kubectl import POLL_INTERVAL_S, Kubectl, KubeError, Manifest, condition_of, until
 from tailrace.cluster.segment_mapping import container_of
 
 API_VERSION = "tailrace.io/v1alpha1"
@@ -98,10 +98,11 @@ class StreamSystem:
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
-    def until_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
+    def until_ready(self, deadline_s: float = READY_DEADLINE_S, *, interval_s: float = POLL_INTERVAL_S) -> None:
         """All is as it should be, and every container is where the map says."""
-        self.kube.until_condition("streamcluster", self.cluster, "Ready", "True", deadline_s)
-        until(f"all containers of {self.cluster} are placed and taken", self._is_settled, PLACED_DEADLINE_S)
+        self.kube.until_condition("streamcluster", self.cluster, "Ready", "True", deadline_s, interval_s=interval_s)
+        settled = f"all containers of {self.cluster} are placed and taken"
+        until(settled, self._is_settled, PLACED_DEADLINE_S, interval_s=interval_s)
 
     def _is_settled(self) -> bool:
         resource = self.resource()
