@@ -49,6 +49,7 @@ $(STAMPS)/package: pyproject.toml setup.py $(KERNEL_SOURCES) $(STAMPS)/dependenc
 	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@$(BIN)/python -c "$$PLUGINS_PATH"
 	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@$(BIN)/python -m compileall -q -j 0 services operator  # also where PYTHONDONTWRITEBYTECODE is set
 	@touch $@
 	@if [ "$${TAILRACE_STRICT_BUILD:-}" = 1 ]; then touch $(STAMPS)/strict-build; fi  # this was one
 
