@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-READY_DEADLINE_S = 60.0
-STOP_DEADLINE_S = 30.0
+READY_DEADLINE_S = 180.0
+STOP_DEADLINE_S = 90.0
 LOG_TAIL_CHARACTERS = 4000
 
 

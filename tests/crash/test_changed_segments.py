@@ -19,7 +19,7 @@ from tailrace.common.errors import IllegalStateError
 
 STREAM = StreamName("direct", "events")
 PARENTS = [STREAM.segment(number) for number in range(2)]
-ENDED_DEADLINE_S = 90.0
+ENDED_DEADLINE_S = 240.0
 Change = Callable[[SegmentClient, list[str]], Awaitable[None]]
 
 

@@ -16,7 +16,7 @@ from harness.minio import MinioProcess
 from harness.server import Server
 
 OPTIONS = ("--cache", "64MiB", "--containers", "2")
-CHILD_DEADLINE_S = 180
+CHILD_DEADLINE_S = 600
 LINES = 20_000
 PYTHON_CHECKS = ("events", "transactions", "byte_streams")
 JAVA_CHECKS = ("events", "two-readers", "transaction", "truncation")

@@ -23,7 +23,7 @@ DISK_MIB = 600
 """The log of one container takes up to three files of 64 MiB, Tier 2 what is written in a test."""
 EVENT_BYTES = 50_000
 STALLED_S = 4.0
-FULL_DEADLINE_S = 90.0
+FULL_DEADLINE_S = 240.0
 
 
 class Scenario:

@@ -19,7 +19,7 @@ from tailrace.storage.port import ObjectStore
 FRAME_BYTES = 100_000
 OUTAGE_S = 3.0
 OWNERS = 6
-ACKNOWLEDGED_DEADLINE_S = 60.0
+ACKNOWLEDGED_DEADLINE_S = 240.0
 
 
 @pytest.fixture

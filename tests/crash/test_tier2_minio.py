@@ -30,11 +30,11 @@ EVENTS = 250
 """25 MB: more than a small cache keeps for each of two segments once it is cold."""
 FULL = os.environ.get("TAILRACE_TEST_PROFILE") == "full"
 OUTAGE_S = 5.0
-SETTLE_DEADLINE_S = 90.0
+SETTLE_DEADLINE_S = 240.0
 RECLAIMED_DEADLINE_S = 300.0
 RECLAIMED_SLACK_BYTES = 2_500_000
 """Of one container: `RECLAIM_SLACK_BYTES`, and its snapshots."""
-DELETED_DEADLINE_S = 200.0
+DELETED_DEADLINE_S = 240.0
 """Objects go 2 minutes after nothing refers to them."""
 
 

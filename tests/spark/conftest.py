@@ -51,13 +51,14 @@ DAILY_COUNT = 1
 SLOW_START = "Python worker failed to connect back"
 """Spark's own error when a Python process that it starts takes longer than 10 s, as on a machine that is busy. There is
 no setting for that."""
-SLOW_STARTS_MAX = 3
+SLOW_STARTS_MAX, SLOW_START_PAUSE_S = 8, 30
+"""How often a test that this ended begins again, and after how long: clusters and loads beside it take minutes."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that have their turn on another day; begin one again that Spark has ended for slowness."""
     daily.leave_out(config, items, DAILY, DAILY_COUNT)
-    again = pytest.mark.flaky(reruns=SLOW_STARTS_MAX, only_rerun=SLOW_START)
+    again = pytest.mark.flaky(reruns=SLOW_STARTS_MAX, reruns_delay=SLOW_START_PAUSE_S, only_rerun=SLOW_START)
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(again)

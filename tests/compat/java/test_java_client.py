@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-LIMIT_S, SLOW_LIMIT_S = 150, 600
+LIMIT_S, SLOW_LIMIT_S = 360, 600
 SCENARIOS = [
     *("events", "two-readers", "transaction", "scale", "checkpoint", "truncation", "life-of-a-stream"),
     "retention",

@@ -20,7 +20,7 @@ from tailrace.client import Client, EventReader, ReaderGroup, ScalingPolicy, Str
 KEYS = [f"key{number}" for number in range(16)]
 TURNS = 50
 TURN_S = 0.2
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 @contextlib.asynccontextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
-LIMIT_S = 180
+LIMIT_S = 360
 SLOW_CHECKS = ("check_stream_without_segments", "check_empty_scope_name", "check_unknown_transaction")
 """Of slow_errors.py: the client tries each for about a minute, doing nothing in between."""
 

@@ -15,7 +15,7 @@ from tailrace_operator.readergroup.measure import Histories, Sample, SegmentLook
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 EVENTS = 5
 EVENT_BYTES = 18
-STEP_DEADLINE_S = 60.0
+STEP_DEADLINE_S = 150.0
 
 
 async def look(client: Client, scope: str) -> Sample:
@@ -25,7 +25,7 @@ async def look(client: Client, scope: str) -> Sample:
     return await measure(client, f"{scope}/group", positions, SegmentLook(Histories()), {}, publishes=False)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 async def test_a_group_of_the_python_client_is_watched(server: Any, python_client: str, test_profile: str) -> None:
     environment = server.environment(test_profile)
     process = await asyncio.create_subprocess_exec(
