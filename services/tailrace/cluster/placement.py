@@ -69,6 +69,15 @@ def _quotas(theirs: Mapping[str, list[int]], total: int) -> dict[str, int]:
     return {worker: share + (rank < larger) for rank, worker in enumerate(by_count)}
 
 
+def moves_at_a_time(current: Mapping[int, str], workers: Workers, least: int, share: int) -> int:
+    """Return how many containers may be handed over at a time: `least`, or one in `share` of those of leaving workers.
+
+    Of the two it is the larger: the fewer move at a time, the shorter clients wait, but a drain of many must end.
+    """
+    leaving = sum(worker in workers.leaving for worker in current.values())
+    return max(least, -(-leaving // share))
+
+
 def next_step(
     container_count: int,
     current: Mapping[int, str],

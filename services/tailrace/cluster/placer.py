@@ -27,7 +27,7 @@ from tailrace.cluster.leases import (
     read_container_lease,
     read_worker_lease,
 )
-from tailrace.cluster.placement import Step, Workers, next_step
+from tailrace.cluster.placement import Step, Workers, moves_at_a_time, next_step
 from tailrace.cluster.rebalance_gate import Accepting, RebalanceGate
 from tailrace.cluster.store_silence import StoreSilence
 from tailrace.common import limits
@@ -213,8 +213,9 @@ class Placer:
     ) -> Step:
         """Return what moves now; for balance alone only through the gate. Holders are listed only when it may open."""
         current = {number: assignment.worker for number, assignment in now.assignments.items()}
+        at_a_time = moves_at_a_time(current, workers, limits.MOVES_AT_A_TIME, limits.MOVES_AT_A_TIME_SHARE)
         needed, evened = (
-            next_step(now.container_count, current, workers, going, limits.MOVES_IN_FLIGHT_MAX, balancing_max=count)
+            next_step(now.container_count, current, workers, going, at_a_time, balancing_max=count)
             for count in (0, limits.MOVES_FOR_BALANCE_MAX)
         )
         now_s = asyncio.get_running_loop().time()

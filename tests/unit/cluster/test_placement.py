@@ -8,7 +8,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cluster.placement import Step, Workers, next_step, place
+from tailrace.cluster.placement import Step, Workers, moves_at_a_time, next_step, place
+from tailrace.common import limits
 
 NAMES = ["a", "b", "c", "d", "e"]
 
@@ -123,6 +124,21 @@ def test_the_homeless_are_placed_at_once_and_those_of_leavers_move_first() -> No
     busy = next_step(8, current, workers, handing_over=3, handing_over_max=3, balancing_max=3)
     assert (busy.placed, busy.moved, busy.postponed) == (step.placed, {}, 4)
     assert next_step(8, current, workers, handing_over=9, handing_over_max=3, balancing_max=3) == busy
+
+
+def test_a_drain_moves_few_at_a_time_and_many_containers_in_time() -> None:
+    workers = Workers(["a", "b"], ["silent"], ["leaver", "other"])
+    of_others = dict(enumerate(["a"] * 200 + ["silent"] * 200))
+    assert moves_at_a_time(of_others, workers, 2, 8) == 2
+    for count, at_a_time in ((1, 2), (16, 2), (17, 3), (64, 8)):
+        leaving = {1000 + number: ("leaver", "other")[number % 2] for number in range(count)}
+        assert moves_at_a_time({**of_others, **leaving}, workers, 2, 8) == at_a_time
+    current, steps = dict.fromkeys(range(256), "leaver"), 0
+    while "leaver" in current.values():
+        at_a_time = moves_at_a_time(current, workers, limits.MOVES_AT_A_TIME, limits.MOVES_AT_A_TIME_SHARE)
+        current |= next_step(256, current, workers, 0, at_a_time, balancing_max=0).moved
+        steps += 1
+    assert steps * limits.PLACER_PERIOD_S < limits.DRAIN_DEADLINE_S / 2
 
 
 def test_what_moves_for_balance_alone_does_so_by_fewer_at_a_time() -> None:

@@ -29,8 +29,8 @@ POD_PROCESSOR_SHARE = 20
 Clients' waits are measured on this cluster while other suites compute; on one of its own nothing would be beside it.
 """
 NODE_PROCESSOR_SHARE = 2
-"""What the node's own processes get beside all pods, which a kubelet gives one part for each core: on other clusters most
-of them run on machines without pods."""
+"""What the node's own processes get beside all pods, which a kubelet gives one part for each core: on other clusters
+most of them run on machines without pods."""
 _NODE = "node"
 """Their cgroup, beside the one that a kubelet makes for all pods."""
 _SHARES = {1: ("cpu.shares", 1024), 2: ("cpu.weight", 100)}
