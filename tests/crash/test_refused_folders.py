@@ -17,11 +17,11 @@ SMALL = ("--cache", "64MiB", "--containers", "1")
 
 async def refusal(server: Server) -> str:
     """The one line of a server that does not start."""
-    before = server.log if server.log_file.exists() else ""
+    before = server.log_at_any_pace if server.log_file.exists() else ""
     with pytest.raises(StartFailedError) as raised:
         await server.start()
     assert raised.value.code == 1
-    said = server.log[len(before) :]
+    said = server.log_at_any_pace[len(before) :]
     assert said.count("\n") == 1, said
     assert said.startswith("tailrace: ")
     return raised.value.words.removeprefix("tailrace: ")
