@@ -32,8 +32,7 @@ def upgradable(healthy: StreamSystem) -> Iterator[StreamSystem]:
 
 def _memory(system: StreamSystem) -> set[int]:
     """Memory limits of the segment store pods that are not on their way out."""
-    chosen = f"app.kubernetes.io/component=segmentstore,app.kubernetes.io/instance={system.cluster}"
-    pods = [pod for pod in system.kube.list("pods", chosen) if "deletionTimestamp" not in pod["metadata"]]
+    pods = system.pod_manifests("segmentstore")
     return {kubechart.bytes_of(pod["spec"]["containers"][0]["resources"]["limits"]["memory"]) for pod in pods}
 
 

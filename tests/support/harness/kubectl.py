@@ -17,7 +17,7 @@ Manifest = dict[str, Any]
 CALL_DEADLINE_S = 60.0
 POLL_INTERVAL_S = 0.5
 QUIET_POLL_INTERVAL_S = 3.0
-"""While clients' waits are measured: a command of kubectl takes a tenth of a second of a core, the API server more."""
+"""While clients' waits are measured: a command of kubectl takes a tenth of a second of a core."""
 ANSWER_TAIL_CHARACTERS = 3000
 
 

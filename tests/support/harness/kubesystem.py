@@ -58,11 +58,15 @@ class StreamSystem:
 
     def pods(self, component: str) -> list[str]:
         """Names of the pods of a component that are not on their way out, in order."""
+        return sorted(pod["metadata"]["name"] for pod in self.pod_manifests(component))
+
+    def pod_manifests(self, component: str) -> list[Manifest]:
+        """The pods of a component that are not on their way out."""
         chosen = f"app.kubernetes.io/name=tailrace,app.kubernetes.io/component={component}"
         if component != "operator":
             chosen += f",app.kubernetes.io/instance={self.cluster}"
         found = self.kube.list("pods", chosen)
-        return sorted(pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"])
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def leading_operator(self) -> str:
         """The operator's active pod."""

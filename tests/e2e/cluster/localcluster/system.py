@@ -115,7 +115,7 @@ def make_cgroup(name: str) -> None:
     """Make the cgroup in every hierarchy that has controllers, ready to have children with limits."""
     _make_cgroup(name)
     setting, usual = _SHARES[cgroup_version()]
-    for folder in _hierarchies_with(setting, name):
+    for folder in _processor_folders(name):
         (folder / setting).write_text(str(usual * POD_PROCESSOR_SHARE))
         (folder / _NODE).mkdir(exist_ok=True)
         (folder / _NODE / setting).write_text(str(usual * NODE_PROCESSOR_SHARE))
@@ -123,15 +123,13 @@ def make_cgroup(name: str) -> None:
 
 def join_node_cgroup(name: str) -> None:
     """Put this process, and what it starts from now on, beside the pods of that cgroup."""
-    setting, _ = _SHARES[cgroup_version()]
-    for folder in _hierarchies_with(setting, name):
+    for folder in _processor_folders(name):
         (folder / _NODE / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def node_processes(name: str) -> set[int]:
     """The processes of the node beside the pods of that cgroup, as the host numbers them."""
-    setting, _ = _SHARES[cgroup_version()]
-    texts = [(folder / _NODE / "cgroup.procs").read_text() for folder in _hierarchies_with(setting, name)]
+    texts = [(folder / _NODE / "cgroup.procs").read_text() for folder in _processor_folders(name)]
     return {int(word) for text in texts for word in text.split()}
 
 
@@ -184,7 +182,8 @@ def _hierarchies(name: str) -> Iterator[Path]:
             yield root / name
 
 
-def _hierarchies_with(setting: str, name: str) -> Iterator[Path]:
+def _processor_folders(name: str) -> Iterator[Path]:
+    setting, _ = _SHARES[cgroup_version()]
     return (folder for folder in _hierarchies(name) if (folder / setting).exists())
 
 
