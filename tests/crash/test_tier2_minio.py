@@ -19,7 +19,7 @@ from harness.minio import MinioProcess
 from harness.ports import free_ports
 from harness.server import Server, StartFailedError
 from harness.workload import Workload, create_stream, read_from_head
-from tailrace.client import Client, StreamName
+from tailrace.client import Client, StreamName, group_config
 from tailrace.common import limits
 
 STREAM = StreamName("minio", "events")
@@ -34,6 +34,10 @@ SETTLE_DEADLINE_S = 240.0
 RECLAIMED_DEADLINE_S = 300.0
 RECLAIMED_SLACK_BYTES = 2_500_000
 """Of one container: `RECLAIM_SLACK_BYTES`, and its snapshots."""
+CACHE_FULL_BYTES = 48 << 20
+"""Of 64 MiB: appends of some 100 KB fill 4 KiB blocks, and what is reserved or shorter takes the rest."""
+STILL_S = 3.0
+OWN_CALLS_DEADLINE_S = 240.0
 DELETED_DEADLINE_S = 240.0
 """Objects go 2 minutes after nothing refers to them."""
 
@@ -231,6 +235,55 @@ async def test_an_outage_is_not_noticed_by_writers(minio: MinioProcess, server: 
         violations = workload.history.check(await read_from_head(client, STREAM))
         assert not violations, violations[:20]
     assert not server.log_events("container_stopped")
+
+
+async def test_controllers_and_groups_go_on_while_writers_wait_for_tier_2(
+    minio: MinioProcess, server: Server, test_seed: int
+) -> None:
+    """Streams and groups are made, and transactions decided, while the cache is full of what Tier 2 lacks."""
+    small = StreamName(STREAM.scope, "small")
+    await server.start()
+    async with Client(server.controller) as client:
+        await create_stream(client, STREAM, 2)
+        await create_stream(client, small, 1)
+        workload = Workload(client, STREAM, History(), test_seed, transactors=0, abandon_probability=0)
+        async with workload.running():
+            await minio.stop()
+            await stopped_by_a_full_cache(server, workload)
+            before = workload.history.acknowledged
+            async with asyncio.timeout(OWN_CALLS_DEADLINE_S):
+                for number in range(20):
+                    await create_stream(client, StreamName(STREAM.scope, f"made-{number}"), 2)
+                groups = client.reader_groups(STREAM.scope)
+                await groups.create("made", group_config({small: None}))
+                async with client.reader(STREAM.scope, "made", "r") as reader:
+                    assert not await reader.read_events(10, 1000)
+                async with client.transactional_writer(small) as writer:
+                    for decide in ("commit", "abort"):
+                        await getattr(await writer.begin(), decide)()
+            assert await total(server, "untiered_bytes") >= CACHE_FULL_BYTES, "the cache has room: nothing was shown"
+            await minio.start()
+        await workload.settle()
+        assert not workload.errors
+        assert workload.history.acknowledged > before
+        violations = workload.history.check(await read_from_head(client, STREAM))
+        assert not violations, violations[:20]
+    assert not server.log_events("container_stopped")
+
+
+async def progressed(workload: Workload, acknowledged: int) -> bool:
+    """Whether events are acknowledged."""
+    await asyncio.sleep(STILL_S)
+    return workload.history.acknowledged > acknowledged
+
+
+async def stopped_by_a_full_cache(server: Server, workload: Workload) -> None:
+    """Wait until no event is acknowledged any more, because Tier 2 lacks what fills the cache."""
+    async with asyncio.timeout(SETTLE_DEADLINE_S):
+        while await total(server, "untiered_bytes") < CACHE_FULL_BYTES or await progressed(
+            workload, workload.history.acknowledged
+        ):
+            workload.check_alive()
 
 
 async def untroubled(server: Server) -> None:

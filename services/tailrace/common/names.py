@@ -107,6 +107,14 @@ def transient_segment_name(parent: str, writer: uuid.UUID, random_part: uuid.UUI
     return f"{parent}#transient.{writer.int:032x}.{random_part.int:032x}"
 
 
+def is_internal_segment(name: str) -> bool:
+    """Return whether the segment belongs to the server's scope, or to a stream that the server or a group made.
+
+    So: controllers' tables, states of reader groups, watermarks.
+    """
+    return name.startswith("_") or "/_" in name
+
+
 def is_transient_segment(name: str) -> bool:
     """Return whether the name is one that `transient_segment_name` makes."""
     return "#transient." in name

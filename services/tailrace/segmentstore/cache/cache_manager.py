@@ -3,7 +3,8 @@
 See "Yet Another Cache but for the Streaming World".
 
 Entries that Tier 2 holds are evicted, least recently used first. All others can only be freed by a flush or a deletion,
-so a caller that finds no room waits for one.
+so a caller that finds no room waits for one. A part of the room is for appends to internal segments alone, so that
+controllers and reader groups go on while writers wait for Tier 2 (docs/adr/0053).
 
 An append reserves, when it is staged, exactly what its commit takes. While it waits for its commit, only an event that
 `StagedTail` knows can change that, and such an event adjusts the reservation first, or is put off.
@@ -39,7 +40,9 @@ class CacheManager:
         self._evictable_blocks = 0
         self.staged: dict[ReadIndex, StagedTail] = {}
         """Tails of segments with staged appends or merges; what they take together is what is reserved."""
-        self.throttle = Throttle(cache.max_bytes, self._kept_bytes, self._press)
+        self._internal_blocks = int(cache.max_bytes * limits.CACHE_INTERNAL_PART) // BLOCK_BYTES
+        writers_bytes = cache.max_bytes - self._internal_blocks * BLOCK_BYTES
+        self.throttle = Throttle(writers_bytes, self._kept_bytes, self._press)
         self._pressure_listeners: list[Callable[[], None]] = []
 
     def on_pressure(self, listener: Callable[[], None]) -> None:
@@ -95,12 +98,19 @@ class CacheManager:
         """Return how many more blocks one more append takes. `end`: the segment's committed length."""
         return self._tail(index, end).growth(length)
 
-    def stage_append(self, index: ReadIndex, end: int, length: int) -> bool:
-        """Reserve what an append takes at its commit; return False when there is no room. `end` as of `growth`."""
+    def stage_append(self, index: ReadIndex, end: int, length: int, *, internal: bool = False) -> bool:
+        """Reserve what an append takes at its commit; return False when there is no room. `end` as of `growth`.
+
+        ``internal``: of an internal segment, which may fill the cache to its end.
+        """
         tail = self._tail(index, end)
         blocks = tail.growth(length)
-        if blocks and not self.reserve(blocks):
-            return False
+        if blocks:
+            if not (internal or self.has_room(blocks + self._internal_blocks)):
+                self._press()
+                return False
+            if not self.reserve(blocks):
+                return False
         tail.append_staged(length)
         self.staged[index] = tail
         return True

@@ -5,6 +5,8 @@ settles at F times that time. So writers slow down to the rate of the flushes, a
 
 An append that is admitted and longer than that room keeps its turn until it fits: later ones wait behind it. Otherwise
 small appends would take what becomes free, and it would wait as long as they come.
+
+Appends to internal segments do not ask. Those that find no room either go on before all others.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Throttle:
         self._waiting: deque[tuple[asyncio.Future[None], AppendRequest, float]] = deque()
         """Of each append that waits for its turn: its future, and since when it waits."""
         self._turns = itertools.count(1)
+        self._first_turns = itertools.count(-(1 << 62))
         self._unfit: list[tuple[int, asyncio.Future[None], int]] = []
         """A heap. Of each append that had its turn and waits for room: its turn, future and length in bytes."""
         self._looks = False
@@ -83,10 +86,13 @@ class Throttle:
         self._tick_later()
         return admitted
 
-    def wait_room(self, request: AppendRequest) -> asyncio.Future[None]:
-        """Return a future for an append that had its turn and finds no room: submit it again when it is done."""
+    def wait_room(self, request: AppendRequest, *, first: bool = False) -> asyncio.Future[None]:
+        """Return a future for an append that had its turn and finds no room: submit it again when it is done.
+
+        ``first``: it goes on before all that are not.
+        """
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        request.turn = request.turn or next(self._turns)
+        request.turn = request.turn or next(self._first_turns if first else self._turns)
         heapq.heappush(self._unfit, (request.turn, room, request.length))
         self._tick_later()
         return room

@@ -77,14 +77,16 @@ class AppendPath:
             except BadAttributeError:
                 self._attributes.make_room(segment)  # no flush evicts what was loaded for it
                 raise
-        if (again := core.admission.check(ops.append_body_max(request.length, len(values)))) is not None:
+        internal = segment.internal
+        body_bytes = ops.append_body_max(request.length, len(values))
+        if (again := core.admission.check(body_bytes, internal=internal)) is not None:
             return again
         if request.length:
             cache = self._cache
-            if (admitted := cache.throttle.ask(request)) is not None:
+            if not internal and (admitted := cache.throttle.ask(request)) is not None:
                 return admitted
-            if not cache.stage_append(segment.read_index, segment.length, request.length):
-                return cache.throttle.wait_room(request)
+            if not cache.stage_append(segment.read_index, segment.length, request.length, internal=internal):
+                return cache.throttle.wait_room(request, first=internal)
         crc = 0
         for part in request.data:
             crc = crc32c(part, crc)

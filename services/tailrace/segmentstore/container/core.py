@@ -239,13 +239,14 @@ class ContainerCore:
         self.check_running()
         await self.processor.stage_control(operation)
 
-    async def admit_control(self, *, gives_space: bool = False) -> None:
+    async def admit_control(self, *, internal: bool = True, gives_space: bool = False) -> None:
         """Wait for room in the log for a caller's operation. Raises DiskFullError, ContainerStoppedError.
 
-        ``gives_space``: the operation may use the reserve of a full disk, because it frees space.
+        ``internal``: it may use the room for records that internal segments have. ``gives_space``: it may use the
+        reserve of a full disk, because it frees space.
         """
         self.check_serving()
-        await self.admission.wait(limits.CONTROL_OPERATION_MAX_BYTES, reserved=gives_space)
+        await self.admission.wait(limits.CONTROL_OPERATION_MAX_BYTES, internal=internal, reserved=gives_space)
         self.check_serving()
 
     def may_do_maintenance(self) -> bool:

@@ -66,10 +66,11 @@ class LogAdmission:
         flushes = limits.CHECKPOINT_FLUSH_BYTES * self._flush_queue.pending_segments
         return max(0, self._checkpoint_bytes + grown + flushes - limits.LOG_RESERVE_BYTES // 2)
 
-    def check(self, body_bytes: int, *, reserved: bool = False) -> asyncio.Future[None] | None:
+    def check(self, body_bytes: int, *, internal: bool = False, reserved: bool = False) -> asyncio.Future[None] | None:
         """Return None when an operation may be staged now, else a future: check again when it is done.
 
-        ``reserved``: the operation frees space, so it may use the reserve.
+        ``internal``: it may use the room for records that is kept for internal segments. ``reserved``: the operation
+        frees space, so it may use the reserve.
 
         Raises:
             DiskFullError: the disk is full.
@@ -77,8 +78,9 @@ class LogAdmission:
         processor = self._processor
         if not processor.has_room():
             return processor.room()
-        if not (self._untiered.has_room or reserved):
-            return self._untiered.room()
+        untiered = self._untiered
+        if not (untiered.has_room or reserved or (internal and untiered.has_internal_room)):
+            return untiered.room()
         try:
             needed = body_bytes if reserved else body_bytes + self.kept_bytes
             more_space = self._log.check_space(*processor.unwritten(needed), reserved=reserved)
@@ -89,13 +91,13 @@ class LogAdmission:
             return None
         return processor.room() if processor.unwritten_bytes else more_space
 
-    async def wait(self, body_bytes: int, *, reserved: bool = False) -> None:
-        """Wait until such an operation may be staged. Stage it before the next await.
+    async def wait(self, body_bytes: int, *, internal: bool = False, reserved: bool = False) -> None:
+        """Wait until such an operation may be staged, as for `check`. Stage it before the next await.
 
         Raises:
             DiskFullError: the disk is full.
         """
-        while (again := self.check(body_bytes, reserved=reserved)) is not None:
+        while (again := self.check(body_bytes, internal=internal, reserved=reserved)) is not None:
             await asyncio.shield(again)  # others wait for the same future
 
     def check_background(self, body_bytes: int) -> asyncio.Future[None] | None:

@@ -13,7 +13,7 @@ from tailrace.common.errors import (
     SegmentSealedError,
     SegmentTruncatedError,
 )
-from tailrace.common.names import check_segment_name
+from tailrace.common.names import check_segment_name, is_internal_segment
 from tailrace.segmentstore.api import (
     CREATION_TIME,
     EVENT_COUNT,
@@ -166,14 +166,15 @@ class SegmentOperations:
 
     async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:
         """See `SegmentContainer.update_attributes`."""
-        await self._core.admit_control()
+        internal = is_internal_segment(segment)
+        await self._core.admit_control(internal=internal)
         while True:
             target = await self._settled_segment(segment)
             attribute_stage.check_updates(target, updates)
             if not attribute_stage.is_missing_any(target, updates):
                 break
             await self._attributes.load(target, attribute_stage.needed(updates))
-            await self._core.admit_control()
+            await self._core.admit_control(internal=internal)
         if target.staged_sealed:
             await self._core.barrier()
             raise SegmentSealedError(segment)

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common.errors import CorruptionError, SegmentTruncatedError
+from tailrace.common.names import is_internal_segment
 from tailrace.segmentstore.api import (
     CORE_ATTRIBUTE_PREFIX,
     SegmentKind,
@@ -63,6 +64,7 @@ class Segment:
         "index",
         "index_pages",
         "inflight",
+        "internal",
         "key_length",
         "kind",
         "last_modified_ms",
@@ -93,6 +95,7 @@ class Segment:
     ) -> None:
         self.segment_id = segment_id
         self.name = name
+        self.internal = is_internal_segment(name)
         self.kind = kind
         self.key_length = key_length
         self.last_modified_ms = timestamp_ms

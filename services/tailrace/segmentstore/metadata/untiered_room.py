@@ -3,6 +3,9 @@
 Each append that Tier 2 lacks has a row, and each attribute that its index lacks has entries in several maps. The bound
 of the cache does not bound them: appends may have one byte, and attributes have none. So all containers of a worker
 share one room for these records. Without room, operations wait until a flush has made some; all of them flush then.
+
+A part of the room is for internal segments and for changes of segments, so that controllers and reader groups go on
+while writers wait for Tier 2 (docs/adr/0053).
 """
 
 from __future__ import annotations
@@ -49,6 +52,12 @@ class UntieredRoom:
     @property
     def has_room(self) -> bool:
         """Return whether another operation may be staged."""
+        left = self.max_bytes - self.append_bytes - self.attribute_bytes
+        return left > self.max_bytes * limits.UNTIERED_RECORDS_INTERNAL_PART
+
+    @property
+    def has_internal_room(self) -> bool:
+        """Return whether another operation of an internal segment may be staged."""
         return self.append_bytes + self.attribute_bytes < self.max_bytes
 
     @property

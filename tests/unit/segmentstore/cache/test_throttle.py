@@ -208,6 +208,39 @@ def test_a_snapshot_while_tier_2_lags_does_not_stop_writers(monkeypatch: pytest.
     simulated(main)
 
 
+@pytest.mark.parametrize("internal", ["_system/_tables/streams", "scope/_RGgroup/0.#epoch.0"])
+def test_internal_segments_do_not_wait_behind_writers(internal: str) -> None:
+    """Controllers' tables and states of groups once waited in the same queue, and stopped for an outage of Tier 2."""
+
+    async def main(world: SimWorld) -> None:
+        container, _ = await open_container(world, 1.0)  # as good as away
+        await container.create_segment(internal)
+        cache, loop = container.core.cache, asyncio.get_running_loop()
+        writers = Writers(container, APPEND_BYTES)
+        writing = [asyncio.ensure_future(writers.write(math.inf)) for _ in range(100)]
+        acknowledged = -1
+        while acknowledged != writers.acknowledged_bytes:
+            acknowledged = writers.acknowledged_bytes
+            await asyncio.sleep(10)
+        assert cache.throttle.waiting == len(writing), "the cache is full"
+        own = Writers(container, 500, internal)
+        began_s = loop.time()
+        await own.write(began_s + 10, pause_s=0.01)
+        assert max(own.latencies_s) < STALL_S
+        assert own.acknowledged_bytes > 400_000
+        assert writers.acknowledged_bytes == acknowledged, "writers cannot take that room"
+        flood = asyncio.ensure_future(Writers(container, APPEND_BYTES, internal).write(math.inf))
+        await asyncio.sleep(10)
+        assert cache.throttle.waiting == len(writing) + 1, "its room has an end, too"
+        assert cache.cache.used_bytes <= cache.cache.max_bytes
+        for task in (*writing, flood):
+            task.cancel()
+        await asyncio.wait([*writing, flood])
+        await container.close()
+
+    simulated(main)
+
+
 def test_waiting_appends_are_admitted_in_order_and_all_of_them() -> None:
     async def main(world: SimWorld) -> None:
         kept = CAPACITY - MIB
@@ -238,6 +271,31 @@ def test_waiting_appends_are_admitted_in_order_and_all_of_them() -> None:
         assert throttle.waiting == 0
         assert throttle.waited_s > 1.0
         assert throttle.waited_s == pytest.approx(sum(waited_s), abs=0.01)
+        await asyncio.wait(appends)
+
+    simulated(main)
+
+
+def test_internal_appends_without_room_are_the_first_to_go_on() -> None:
+    async def main(world: SimWorld) -> None:
+        room = 0
+        throttle = Throttle(CAPACITY, lambda: CAPACITY - room, lambda: None)
+        order: list[int] = []
+
+        async def append(number: int, *, first: bool) -> None:
+            nonlocal room
+            request = appending(100)
+            while room < 100:
+                await throttle.wait_room(request, first=first)
+            room -= 100
+            order.append(number)
+
+        appends = [asyncio.ensure_future(append(number, first=number % 3 == 2)) for number in range(9)]
+        await asyncio.sleep(0.1)
+        for _ in appends:
+            room += 100
+            await asyncio.sleep(0.02)
+        assert order == [2, 5, 8, 0, 1, 3, 4, 6, 7]
         await asyncio.wait(appends)
 
     simulated(main)

@@ -70,6 +70,43 @@ async def test_the_records_stay_within_their_bound_while_tier_2_is_away(world: W
     assert room.used_bytes == 0, "a container that ended counts no more"
 
 
+@pytest.mark.parametrize(
+    "internal", ["_system/_tables/streams", "scope/_RGgroup/0.#epoch.0", "scope/_MARKa/0.#epoch.0"]
+)
+async def test_internal_segments_and_changes_of_segments_go_on_while_writers_wait(world: World, internal: str) -> None:
+    """Controllers and reader groups once waited for Tier 2 behind all writers."""
+    container = await world.open()
+    room = container.core.ports.untiered
+    room.max_bytes = 1000 * ATTRIBUTE_BYTES
+    for name in (NAME, internal):
+        await container.create_segment(name)
+    world.objects.outage = True
+    writing = asyncio.create_task(write_attributes(container, NAME, 1200))
+    await eventually(lambda: not room.has_room)
+    updating = asyncio.create_task(container.update_attributes(NAME, [update(2000)]))
+    async with asyncio.timeout(60):
+        await write_attributes(container, internal, 10)
+        await container.update_attributes(internal, [update(2000)])
+        await container.create_segment(OTHER)
+        await container.seal(OTHER)
+        await container.merge(NAME, OTHER)
+    assert not any(task.done() for task in (writing, updating)), "writers wait"
+    flooding = asyncio.create_task(write_attributes(container, internal, 1200))
+    await eventually(lambda: not room.has_internal_room)
+    assert room.used_bytes <= room.max_bytes + ATTRIBUTE_BYTES + APPEND_BYTES, "the part of internal ones is bounded"
+    assert not any(task.done() for task in (writing, updating, flooding))
+    world.objects.outage = False
+    async with asyncio.timeout(60):
+        await asyncio.gather(writing, updating, flooding)
+    assert len(await container.get_attributes(NAME, [writer(number) for number in range(1200)])) == 1200
+
+
+async def write_attributes(container: Container, segment: str, count: int) -> None:
+    """Appends of one byte by so many writers."""
+    for number in range(count):
+        await container.append(segment, [b"x"], [update(number)])
+
+
 async def test_few_dirty_attributes_are_flushed_when_all_together_are_many(world: World) -> None:
     """Fewer than 200 of a segment were never flushed: each of many segments kept its own for ever."""
     container = await world.open()
