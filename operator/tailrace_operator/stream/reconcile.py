@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.client.model import StreamName
 from tailrace.common import limits
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Clock
     from tailrace_operator.connections.controllers import Controllers
     from tailrace_operator.kube.objects import Objects
+
+UPDATED: Final = "StreamUpdated"
+"""The reason of the Event when the stream's configuration was replaced."""
 
 
 class StreamReconciler:
@@ -208,7 +211,7 @@ async def _take_step(client: Client, stream: StreamName, me: Owner, step: Step) 
                 return _adopted(stream, me, expected)
             case Update(config, changes):
                 await controller.update_stream(stream, config)
-                return Notice("StreamUpdated", f"Stream {stream} was updated to its specification: {changes}.")
+                return Notice(UPDATED, f"Stream {stream} was updated to its specification: {changes}.")
             case Scale(segments):
                 await client.streams.scale_to(stream, segments)
                 return Notice("StreamScaled", f"Stream {stream} was scaled to {segments} segments.")
@@ -261,6 +264,8 @@ def _outcome(
             condition = conditions.ready(found)
     if notices:  # the policy may be new: the controllers apply it soon
         moment = moment._replace(late_ms=None)
+    if retry_after_s is None and any(notice.reason == UPDATED for notice in notices):
+        retry_after_s = limits.OPERATOR_STREAM_UPDATED_S
     policies = (conditions.scaling(spec, found), conditions.retention(spec, found, moment))
     return Outcome(
         (conditions.accepted(), condition, *policies),

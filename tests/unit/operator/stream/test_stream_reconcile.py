@@ -10,9 +10,11 @@ import pytest
 from harness.localobjects import NAMESPACE, LocalObjects
 from tailrace.client.control.owners import StreamDescription
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
+from tailrace.common import limits
 from tailrace.common.real_ports import SystemClock
 from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 from tailrace_operator.connections.controllers import Controllers
+from tailrace_operator.kube.manifests import Notice
 from tailrace_operator.kube.objects import STREAMS
 from tailrace_operator.schema.specs import StreamSpec
 from tailrace_operator.stream import conditions, reconcile
@@ -82,6 +84,19 @@ def test_a_generation_is_observed_when_it_was_carried_out(step: Step | None, rea
     outcome = reconcile._outcome(spec, me, FOUND, step, [], conditions.Moment(NOW_MS))
     (ready,) = (one for one in outcome.conditions if one.type == "Ready")
     assert (ready.reason, outcome.carried_out) == (reason, carried_out)
+
+
+@pytest.mark.parametrize("reason", ["StreamUpdated", "StreamScaled", None])
+def test_a_stream_is_measured_again_soon_after_its_policy_was_edited(reason: str | None) -> None:
+    """The controllers apply a new policy after their answer: once the status showed the bytes before for a minute."""
+    spec = StreamSpec.parse({"metadata": {"name": "orders", "namespace": NAMESPACE}, "spec": SPEC})
+    notices = [Notice(reason, "")] if reason else []
+    outcome = reconcile._outcome(
+        spec, Owner(NAMESPACE, "orders", "uid-mine"), FOUND, None, notices, conditions.Moment(NOW_MS)
+    )
+    soon = outcome.retry_after_s is not None and outcome.retry_after_s <= limits.OPERATOR_STREAM_BUSY_S
+    assert soon == (reason == "StreamUpdated")
+    assert outcome.carried_out
 
 
 async def test_a_generation_is_not_observed_while_other_clients_keep_changing_the_stream(
