@@ -83,13 +83,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep everything that shows why a test failed."""
+    """Keep everything that shows why a test failed; end its loads, or they run beside its teardown and later tests."""
     report = yield
     kube = item.config.stash.get(KUBE, None)
     if report.failed and kube is not None:
         folder = RESULTS / "failures" / re.sub(r"[^A-Za-z0-9_.-]+", "-", item.name) / report.when
         gather(kube, folder)
         report.sections.append(("cluster", f"kept in {folder.relative_to(REPOSITORY)}"))
+        try:
+            _remove_load_pods(kube)
+        except KubeError as error:
+            report.sections.append(("loads", f"not ended: {error}"))
     return report
 
 
@@ -201,12 +205,16 @@ def kube(healthy: StreamSystem) -> Iterator[Kubectl]:
         healthy.kube.delete("stream", *names, deadline_s=GONE_DEADLINE_S)
 
 
-def _remove_loads(kube: Kubectl) -> None:
+def _remove_load_pods(kube: Kubectl) -> None:
     left = [pod["metadata"]["name"] for pod in kube.list("pods", "app.kubernetes.io/name=load")]
     if left:
         kube.kill_pod(*left)
         for name in left:
             kube("wait", "--for=delete", f"pod/{name}", "--timeout=60s", deadline_s=70)
+
+
+def _remove_loads(kube: Kubectl) -> None:
+    _remove_load_pods(kube)
     streams = [item["metadata"]["name"] for item in kube.list("streams")]
     if streams:
         try:
