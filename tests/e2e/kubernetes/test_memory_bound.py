@@ -12,7 +12,7 @@ import pytest
 
 from harness import kubecluster
 from harness.figures import Figures
-from harness.kubectl import Kubectl
+from harness.kubectl import Kubectl, until
 from harness.kubeload import PROGRAM_FOLDER, Images, Load, LoadPod, pod_manifest
 from harness.kubesystem import API_VERSION, StreamSystem, fixed, stream_manifest, until_segments
 from harness.kubeusage import MemoryCount, memory_of, usage_of
@@ -50,6 +50,11 @@ def bounded(healthy: StreamSystem) -> Iterator[StreamSystem]:
     made.until_ready()
     yield made
     healthy.kube.delete("streamcluster", NAME, deadline_s=GONE_S)
+    until(
+        "its pods are gone, which a later test could count",
+        lambda: not healthy.kube.list("pods", f"app.kubernetes.io/instance={NAME}"),
+        GONE_S,
+    )
 
 
 @pytest.mark.timeout(3000)
