@@ -169,9 +169,11 @@ class StreamSystem:
         return found
 
     def restarts(self) -> dict[str, int]:
-        """How often each pod's containers were started again."""
+        """How often each pod's containers were started again; without pods that are on their way out."""
         found = {}
         for pod in self.kube.list("pods", "app.kubernetes.io/name=tailrace"):
+            if "deletionTimestamp" in pod["metadata"]:
+                continue
             for status in pod["status"].get("containerStatuses", []):
                 found[f"{pod['metadata']['name']}/{status['name']}"] = int(status["restartCount"])
         return found
