@@ -165,6 +165,12 @@ def _last_scale() -> Schema:
             "time": timestamp("When."),
             "splits": integer("Segments that were split."),
             "merges": integer("Segments that were made of several."),
+            "reason": string(
+                "Rate: the rates of its segments called for it, by spec.scaling; Minimum: minSegments was raised; "
+                "Manual: a call, by the operator or another client; absent: a controller of an earlier version "
+                "scaled it.",
+                max_length=grammar.REASON_MAX_LENGTH,
+            ),
         },
         required=("time", "splits", "merges"),
     )

@@ -173,6 +173,13 @@ def measured(spec: StreamSpec, found: StreamDescription, now_ms: int) -> dict[st
     return {**dict(zip(_BYTES, values, strict=True)), **held, **_retained(spec.retention, found, now_ms)}
 
 
+_WHY_SCALED: Final = {
+    "Rate": " by the rates of its segments",
+    "Minimum": " because the minimum was raised",
+    "Manual": " by a call",
+}
+
+
 def scaled_since(status: Mapping[str, Any], outcome: Outcome) -> Notice | None:
     """Return the Event of a scale that the operator did not ask for, by what the status said before."""
     last, segments = outcome.status.get(LAST_SCALE), outcome.status.get("segments")
@@ -180,9 +187,10 @@ def scaled_since(status: Mapping[str, Any], outcome: Outcome) -> Notice | None:
         return None
     if status.get("uid") != outcome.status.get("uid") or outcome.notices:
         return None
+    why = _WHY_SCALED.get(last.get("reason", ""), "")
     return Notice(
         "StreamScaled",
-        f"The stream was scaled to {segments} segments: {last['splits']} split, {last['merges']} merged.",
+        f"The stream was scaled to {segments} segments{why}: {last['splits']} split, {last['merges']} merged.",
     )
 
 
@@ -211,7 +219,8 @@ def _enforced(policy: RetentionSpec, found: StreamDescription, now_ms: int) -> d
 
 
 def _scaled(last: Scaled) -> dict[str, Any]:
-    return {"time": time_text(last.scaled_ms), "splits": last.splits, "merges": last.merges}
+    why = {"reason": last.reason} if last.reason else {}
+    return {"time": time_text(last.scaled_ms), "splits": last.splits, "merges": last.merges, **why}
 
 
 def _truncation(last: Truncated) -> dict[str, Any]:

@@ -137,19 +137,22 @@ class LastScale(_message.Message):
     SCALEDMS_FIELD_NUMBER: _builtins.int
     SPLITS_FIELD_NUMBER: _builtins.int
     MERGES_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     scaledMs: _builtins.int
     splits: _builtins.int
     merges: _builtins.int
+    reason: _builtins.str
     def __init__(
         self,
         *,
         scaledMs: _builtins.int = ...,
         splits: _builtins.int = ...,
         merges: _builtins.int = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["merges", b"merges", "scaledMs", b"scaledMs", "splits", b"splits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["merges", b"merges", "reason", b"reason", "scaledMs", b"scaledMs", "splits", b"splits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -181,12 +181,19 @@ def retention_fields(found: StreamDescription) -> tuple[dict[str, Any], dict[str
     return machine, text
 
 
+_WHY_SCALED = {
+    "Rate": ", by the rates of segments",
+    "Minimum": ", because the minimum was raised",
+    "Manual": ", by a call",
+}
+
+
 def scaled_fields(found: StreamDescription) -> tuple[dict[str, Any] | None, dict[str, str]]:
     """Return the last scale as JSON values and as text."""
     last = found.scaled
     if last is None:
         return None, {}
-    text = f"{_time_text(last.scaled_ms)}, {last.splits} split, {last.merges} merged"
+    text = f"{_time_text(last.scaled_ms)}, {last.splits} split, {last.merges} merged{_WHY_SCALED.get(last.reason, '')}"
     return last._asdict(), {"last scale": text}
 
 

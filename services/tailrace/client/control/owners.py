@@ -42,11 +42,16 @@ class Truncated(NamedTuple):
 
 
 class Scaled(NamedTuple):
-    """A scale, by the stream's policy or by a call: how many segments were split, and were made of several."""
+    """A scale: how many segments were split, and were made of several.
+
+    ``reason``: Rate (of the segments, by the stream's policy), Minimum (that of the policy was raised), Manual (a
+    call), or "": a controller of an earlier version decided it.
+    """
 
     scaled_ms: int
     splits: int
     merges: int
+    reason: str = ""
 
 
 class StreamDescription(NamedTuple):
@@ -180,7 +185,7 @@ def description(stream: StreamName, reply: pb.StreamDescription) -> StreamDescri
             )
             for each in kept.holders
         ),
-        scaled=Scaled(last.scaledMs, last.splits, last.merges) if reply.HasField("lastScale") else None,
+        scaled=Scaled(last.scaledMs, last.splits, last.merges, last.reason) if reply.HasField("lastScale") else None,
         applied_ms=kept.appliedMs,
         created_ms=kept.createdMs,
         oldest_ms=kept.oldestMs,

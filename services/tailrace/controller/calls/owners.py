@@ -56,8 +56,11 @@ class OwnerService:
         )
         scaled = await self._core.context.store.epoch(key, root, active.reference)  # not a copy that a commit made
         if scaled.epoch > 0:
-            last = pb.LastScale(scaledMs=scaled.created_ms, splits=scaled.splits, merges=scaled.merges)
-            described.lastScale.CopyFrom(last)
+            described.lastScale.CopyFrom(
+                pb.LastScale(
+                    scaledMs=scaled.created_ms, splits=scaled.splits, merges=scaled.merges, reason=scaled.reason
+                )
+            )
         if request.sizes:
             measured = await self._sizes.measured(key, root)
             described.headBytes, described.tailBytes = measured.sizes

@@ -23,7 +23,7 @@ from tailrace.common.stream_cut import without_future
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import is_behind, scale_keeps_ranges
-from tailrace.controller.metadata.model import Epoch, StreamState
+from tailrace.controller.metadata.model import Epoch, ScaleReason, StreamState
 from tailrace.controller.metadata.records import (
     CreateIntent,
     DeleteIntent,
@@ -263,7 +263,8 @@ class StreamManager:
     ) -> ScaleIntent:
         """Decide a scale and return it; its workflow runs afterwards (docs/protocol/controller.md#streams, ``scale``).
 
-        With `decided_by` only while that is the stream's scaling policy: a policy of before scales nothing.
+        With `decided_by` it is by rates, and only while that is the stream's scaling policy: a policy of before scales
+        nothing.
 
         Raises:
             ScalePreconditionError: a segment is not active, too few segments remain, or the stream has another policy
@@ -271,6 +272,7 @@ class StreamManager:
             WorkflowBusyError: another scale is running. NoSuchStreamError, StreamSealedError.
         """
         intent_id = self._context.new_id()
+        reason = ScaleReason.MANUAL if decided_by is None else ScaleReason.RATE
         async with self._driver.enlisted(key):
             while True:
                 root = await self.load(key)
@@ -285,7 +287,7 @@ class StreamManager:
                     if now.active_epoch != epoch.epoch:
                         raise _EpochChangedError
                     _check_scale(now, epoch, sealed, ranges)
-                    return scaling(now, epoch, sealed, ranges, intent_id)
+                    return scaling(now, epoch, sealed, ranges, intent_id, reason)
 
                 try:
                     root, waits_for = await self._decide(key, decide)

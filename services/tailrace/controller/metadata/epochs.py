@@ -40,14 +40,16 @@ def new_segments(ranges: Iterable[KeyRange], first_number: int, epoch: int) -> t
     )
 
 
-def next_epoch(current: Epoch, sealed: Sequence[int], created: Sequence[StreamSegment], created_ms: int) -> Epoch:
-    """Return the epoch after a scale that replaces `sealed` by `created`."""
+def next_epoch(
+    current: Epoch, sealed: Sequence[int], created: Sequence[StreamSegment], created_ms: int, reason: str = ""
+) -> Epoch:
+    """Return the epoch after a scale that replaces `sealed` by `created`, for a `ScaleReason`."""
     gone = frozenset(sealed)
     kept = [segment for segment in current.segments if segment.identifier not in gone]
     replaced = [segment for segment in current.segments if segment.identifier in gone]
     segments = tuple(sorted((*kept, *created), key=lambda segment: segment.low))
     splits, merges = count_splits_and_merges(replaced, created)
-    epoch = Epoch(current.epoch + 1, created_ms, segments, splits, merges)
+    epoch = Epoch(current.epoch + 1, created_ms, segments, splits, merges, reason=reason)
     if not covers_exactly([segment.key_range for segment in segments]):
         raise BadRequestError(f"epoch {epoch.epoch} does not cover the key space exactly")
     return epoch

@@ -39,6 +39,17 @@ class TruncationReason(enum.StrEnum):
     MAX_LIMIT = "MaxLimit"
 
 
+class ScaleReason(enum.StrEnum):
+    """Why a stream is scaled (docs/controller.md#automatic-scaling)."""
+
+    MANUAL = "Manual"
+    """A call asked for it."""
+    MINIMUM = "Minimum"
+    """The minimum of its policy was raised above the number of its segments."""
+    RATE = "Rate"
+    """The rates of its segments call for it, by its policy."""
+
+
 EXISTING_STATES = frozenset(StreamState) - {StreamState.CREATING, StreamState.DELETED}
 WRITABLE_STATES = frozenset({StreamState.ACTIVE, StreamState.UPDATING, StreamState.SCALING, StreamState.TRUNCATING})
 
@@ -70,7 +81,8 @@ class Epoch(msgspec.Struct, frozen=True):
     """The segments that are active between two scales. A stored epoch never changes.
 
     ``segments`` are sorted by key range and partition [0, 1). ``splits`` and ``merges`` count the splits and merges of
-    the scale that created the epoch (docs/protocol/rest.md#models).
+    the scale that created the epoch (docs/protocol/rest.md#models). ``reason`` is its `ScaleReason`, "" in epochs of an
+    earlier version and in those that no scale created.
     """
 
     epoch: int
@@ -79,6 +91,7 @@ class Epoch(msgspec.Struct, frozen=True):
     splits: int = 0
     merges: int = 0
     reference_epoch: int = -1
+    reason: str = ""
 
     @property
     def reference(self) -> int:

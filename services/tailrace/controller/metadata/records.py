@@ -35,12 +35,16 @@ class UpdateIntent(msgspec.Struct, frozen=True, tag="update"):
 
 
 class ScaleIntent(msgspec.Struct, frozen=True, tag="scale"):
-    """Replace `sealed` segments of `old_epoch` by `created` ones, when no commit pass is running."""
+    """Replace `sealed` segments of `old_epoch` by `created` ones, when no commit pass is running.
+
+    ``reason`` is a `ScaleReason`, "" in intents of an earlier version.
+    """
 
     intent_id: bytes
     old_epoch: int
     sealed: tuple[int, ...]
     created: tuple[StreamSegment, ...]
+    reason: str = ""
 
 
 class TruncateIntent(msgspec.Struct, frozen=True, tag="truncate"):

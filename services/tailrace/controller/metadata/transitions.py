@@ -13,7 +13,7 @@ from tailrace.common import limits
 from tailrace.common.errors import NoSuchStreamError, OverloadedError, WriteConflictError
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.metadata.epochs import first_epoch, new_segments
-from tailrace.controller.metadata.model import EXISTING_STATES, Epoch, StreamState, TruncationReason
+from tailrace.controller.metadata.model import EXISTING_STATES, Epoch, ScaleReason, StreamState, TruncationReason
 from tailrace.controller.metadata.records import (
     CreateIntent,
     DeleteIntent,
@@ -77,7 +77,12 @@ def updating(root: StreamRecord, config: StreamConfig, intent_id: bytes) -> Stre
 
 
 def scaling(
-    root: StreamRecord, epoch: Epoch, sealed: Sequence[int], ranges: Sequence[KeyRange], intent_id: bytes
+    root: StreamRecord,
+    epoch: Epoch,
+    sealed: Sequence[int],
+    ranges: Sequence[KeyRange],
+    intent_id: bytes,
+    reason: ScaleReason,
 ) -> StreamRecord:
     """Decide a scale of the active epoch and number its segments; the workflow does the rest."""
     segments = new_segments(ranges, root.next_segment_number, epoch.epoch + 1)
@@ -85,7 +90,7 @@ def scaling(
         root,
         state=StreamState.SCALING,
         next_segment_number=root.next_segment_number + len(segments),
-        intent=ScaleIntent(intent_id, epoch.epoch, tuple(sealed), segments),
+        intent=ScaleIntent(intent_id, epoch.epoch, tuple(sealed), segments, reason),
     )
 
 

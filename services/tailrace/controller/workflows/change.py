@@ -10,7 +10,7 @@ from tailrace.common.errors import WriteConflictError
 from tailrace.common.stream_cut import without_future
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import epoch_span, segments_of, wholly_before
-from tailrace.controller.metadata.model import StreamState
+from tailrace.controller.metadata.model import ScaleReason, StreamState
 from tailrace.controller.metadata.policies import ranges_for_policy
 from tailrace.controller.metadata.transitions import finished, scaling
 from tailrace.controller.workflows import listing, retained
@@ -41,7 +41,7 @@ async def update(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
         if ranges is None:
             return Change(None, {key.root: finished(now, StreamState.ACTIVE)})
         sealed = [segment.identifier for segment in epoch.segments]
-        return Change(None, {key.root: scaling(now, epoch, sealed, ranges, scale_id)})
+        return Change(None, {key.root: scaling(now, epoch, sealed, ranges, scale_id, ScaleReason.MINIMUM)})
 
     await context.store.change(key, (), decide)
 

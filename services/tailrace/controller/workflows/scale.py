@@ -32,7 +32,7 @@ async def scale(context: WorkflowContext, key: StreamKey, root: StreamRecord, in
 
 async def _show_epoch(context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: ScaleIntent) -> None:
     current = await context.store.epoch(key, root, intent.old_epoch)
-    epoch = next_epoch(current, intent.sealed, intent.created, context.clock.now_ms())
+    epoch = next_epoch(current, intent.sealed, intent.created, context.clock.now_ms(), intent.reason)
 
     def decide(now: StreamRecord | None, _: Snapshot) -> Change[None]:
         if now is None or now.intent != intent or now.active_epoch != intent.old_epoch or now.commit_batch:

@@ -73,7 +73,7 @@ async def test_the_last_scale_is_described(world: Any, api: Any) -> None:
     begun = await api.begin()
     scaled_ms = world.clock.ms
     await api.scaled([0, 1, 2], [(0.0, 1 / 6), (1 / 6, 1 / 3), (1 / 3, 1.0)])
-    expected = pb.LastScale(scaledMs=scaled_ms, splits=1, merges=1)
+    expected = pb.LastScale(scaledMs=scaled_ms, splits=1, merges=1, reason="Manual")
     assert (await describe(api, sizes=False)).lastScale == expected
     world.clock.ms += 1000
     await api.call("commitTransaction", controller_pb2.TxnRequest(streamInfo=api.info, txnId=begun.txnId))

@@ -16,6 +16,7 @@ from tailrace.controller.jobs.scaling import ScalingJob
 from tailrace.controller.metadata.metadata_store import bucket_of
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
+from tailrace.rpc import operator_pb2
 from tailrace.wire.commands import MeasuredRate
 
 CONTAINERS = 3
@@ -68,6 +69,11 @@ async def make(api: Any, policy: Any = None, stream: str = "stream") -> None:
     assert (await api.call("createStream", config)).status == pb.CreateStreamStatus.SUCCESS
 
 
+async def described(api: Any) -> Any:
+    """The stream, with its last scale."""
+    return await api.call("describeStream", operator_pb2.DescribeStreamRequest(scope="scope", stream="stream"))
+
+
 async def test_hot_segments_are_split_and_cold_ones_merged(world: Any, make_api: Any, source: ModelRates) -> None:
     controller = await world.start(sole=True)
     api, job = make_api(controller), controller.scaling
@@ -78,12 +84,14 @@ async def test_hot_segments_are_split_and_cold_ones_merged(world: Any, make_api:
     await api.until_scaled(0)
     assert len(await api.current()) == 4
     assert (job.splits, job.merges, job.failures) == (1, 0, 0)
+    assert (await described(api)).lastScale.reason == "Rate"
     source.speed = lambda name: COLD
     await job.round(source)
     await api.until_scaled(1)
     await job.round(source)
     await api.until_scaled(2)
     assert len(await api.current()) == 1
+    assert (await described(api)).lastScale.reason == "Rate"
     assert (job.rounds, job.splits, job.merges, job.failures) == (3, 1, 2, 0)
     await job.round(source)
     assert job.merges == 2, "one segment has no neighbour"

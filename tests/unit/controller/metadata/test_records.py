@@ -15,7 +15,14 @@ from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.common.stream_policies import RetentionPolicy, RetentionType, ScalingPolicy, StreamConfig
 from tailrace.controller.metadata import records
 from tailrace.controller.metadata.metadata_store import bucket_of
-from tailrace.controller.metadata.model import Epoch, RecordedCut, StreamSegment, StreamState, TruncationReason
+from tailrace.controller.metadata.model import (
+    Epoch,
+    RecordedCut,
+    ScaleReason,
+    StreamSegment,
+    StreamState,
+    TruncationReason,
+)
 from tailrace.controller.metadata.records import (
     BucketsRecord,
     IndexedSubscriber,
@@ -71,6 +78,7 @@ RECORDS: dict[str, records.Record] = {
             2,
             (4294967298,),
             (StreamSegment(12884901891, 0.0, 0.5), StreamSegment(12884901892, 0.5, 1.0)),
+            ScaleReason.RATE,
         ),
         open_count=1,
         open_digest=digest([TRANSACTION]),
@@ -86,7 +94,7 @@ RECORDS: dict[str, records.Record] = {
         commit_batch=(bytes(16),),
         rolling=Rolling(bytes(range(8)), 1, 0),
     ),
-    "epoch": Epoch(1, 1700000000001, (StreamSegment(4294967297, 0.0, 1.0),), 0, 1),
+    "epoch": Epoch(1, 1700000000001, (StreamSegment(4294967297, 0.0, 1.0),), 0, 1, reason=ScaleReason.MANUAL),
     "transaction": TransactionRecord(
         bytes(15) + b"\2", 0, bytes(8), 1700000000000, 1700000020000, 1700020000000, lease_ms=20_000
     ),
@@ -124,9 +132,19 @@ def test_a_retention_set_of_earlier_versions_is_read() -> None:
 
 def test_a_root_of_earlier_versions_is_read() -> None:
     assert VECTORS["root_earlier"] != VECTORS["root"]
-    listing = msgspec.structs.replace(RECORDS["root"], open_count=0, open_digest=0, open_transactions=(TRANSACTION,))
+    root = RECORDS["root"]
+    assert isinstance(root, StreamRecord)
+    assert isinstance(root.intent, ScaleIntent)
+    earlier = msgspec.structs.replace(root, intent=msgspec.structs.replace(root.intent, reason=""))
+    assert decode(StreamRecord, VECTORS["root_without_reason"], "place") == earlier
+    listing = msgspec.structs.replace(earlier, open_count=0, open_digest=0, open_transactions=(TRANSACTION,))
     for name in ("root_listing", "root_earlier"):
         assert decode(StreamRecord, VECTORS[name], "place") == listing
+
+
+def test_an_epoch_of_earlier_versions_has_no_reason() -> None:
+    expected = msgspec.structs.replace(RECORDS["epoch"], reason="")
+    assert decode(Epoch, VECTORS["epoch_earlier"], "place") == expected
 
 
 def test_a_transaction_of_earlier_versions_has_no_length_of_its_lease() -> None:
@@ -186,7 +204,8 @@ def test_a_newer_version_is_refused() -> None:
 def test_only_a_root_that_earlier_programs_would_damage_has_a_new_version() -> None:
     versions = {name: vector[5] for name, vector in VECTORS.items()}
     assert (versions["root"], versions["rolling"], versions["subscribers"]) == (3, 2, 3)
-    assert {name for name, version in versions.items() if version != 1} == {"root", "rolling", "subscribers"}
+    newer = {"root", "root_without_reason", "rolling", "subscribers"}
+    assert {name for name, version in versions.items() if version != 1} == newer
 
 
 def test_missing_fields_have_defaults_and_unknown_ones_are_skipped() -> None:

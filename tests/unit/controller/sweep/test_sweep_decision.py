@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tailrace.common.names import parse_segment_name, qualified_segment_name, segment_id, transaction_segment_name
 from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 from tailrace.controller.metadata.epochs import duplicate, next_epoch
-from tailrace.controller.metadata.model import Epoch, StreamState, TransactionState
+from tailrace.controller.metadata.model import Epoch, ScaleReason, StreamState, TransactionState
 from tailrace.controller.metadata.records import Rolling, ScaleIntent, StreamRecord
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.metadata.transitions import (
@@ -99,7 +99,7 @@ class History:
         if root.rolling is None:
             epoch = self.epochs[root.active_epoch]
             chosen = self.rng.choice(epoch.segments)
-            self.root = scaling(root, epoch, [chosen.identifier], [chosen.key_range], b"scale")
+            self.root = scaling(root, epoch, [chosen.identifier], [chosen.key_range], b"scale", ScaleReason.MANUAL)
 
     def _open(self, root: StreamRecord) -> None:
         self.opened.append(make_transaction_id(root.active_epoch, root.transaction_counter))

@@ -292,6 +292,24 @@ def test_a_controller_that_is_away_may_enforce_nothing() -> None:
     assert "the controller of cluster c does not answer." in condition.message
 
 
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("Rate", " by the rates of its segments"),
+        ("Minimum", " because the minimum was raised"),
+        ("Manual", " by a call"),
+        ("Later", ""),
+    ],
+)
+def test_a_scale_says_why(reason: str, why: str) -> None:
+    before = conditions.numbers(FOUND, ME)
+    after = conditions.numbers(FOUND._replace(epoch=1, segments=5, scaled=Scaled(1_700_000_000_123, 2, 1, reason)), ME)
+    assert after["lastScale"] == {"time": "2023-11-14T22:13:20Z", "splits": 2, "merges": 1, "reason": reason}
+    notice = conditions.scaled_since(before, Outcome(status=after))
+    assert notice is not None
+    assert notice.message == f"The stream was scaled to 5 segments{why}: 2 split, 1 merged."
+
+
 def test_a_scale_that_no_one_asked_the_operator_for_is_an_event() -> None:
     before = conditions.numbers(FOUND, ME)
     assert before["lastScale"] is None
