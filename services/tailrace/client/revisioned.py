@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
     _Make = Callable[[int], c.Command]
 
-LANE: Final = "append"
+LANE: Final = "state"
+"""Not that of event writers: the server does not read a connection whose append waits for room."""
 
 
 class SegmentAccess(Protocol):
