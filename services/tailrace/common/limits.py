@@ -215,6 +215,8 @@ THROTTLE_TARGET: Final = 0.5  # part of the cache that may wait for Tier 2 befor
 THROTTLE_HORIZON_S: Final = 0.5  # beyond the target, the remaining room is spread over this time
 THROTTLE_BYTES_PER_S_MIN: Final = 1 * MIB
 CACHE_INTERNAL_PART: Final = 1 / 32  # of the cache, that only internal segments may fill with what Tier 2 lacks
+THROTTLE_INTERNAL_BYTES_PER_S: Final = 1 * MIB  # of appends to internal segments, which do not queue behind writers
+THROTTLE_INTERNAL_BURST_S: Final = 1.0  # for which that rate is saved up
 THROTTLE_TICK_S: Final = 0.005  # between rounds of waiting appends
 ACTIVE_SEGMENTS_PER_CONTAINER_MAX: Final = 25_000
 

@@ -136,7 +136,8 @@ class AppendRequest:
     ``data`` is copied before `SegmentContainer.submit_append` returns. Exactly one of ``completed`` and ``failed`` is
     called later, on the loop, in commit order: ``completed(request)`` after the operation is durable and committed
     (``offset`` and ``new_length`` are set then), ``failed(request, error)`` otherwise. Neither may raise. ``turn``:
-    its number among the appends that had to wait for room in the cache; 0: it did not, or waits for its turn.
+    its number among the appends that had to wait for room in the cache, negative: it goes before all others; 0: it did
+    not wait, or waits for its turn.
     """
 
     segment: str

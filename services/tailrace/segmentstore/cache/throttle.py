@@ -6,7 +6,8 @@ settles at F times that time. So writers slow down to the rate of the flushes, a
 An append that is admitted and longer than that room keeps its turn until it fits: later ones wait behind it. Otherwise
 small appends would take what becomes free, and it would wait as long as they come.
 
-Appends to internal segments do not ask. Those that find no room either go on before all others.
+Appends to internal segments have credit of their own, so they do not queue behind writers; those that find no room go
+on before all others. Beyond that credit they queue like all others: otherwise they could take all that Tier 2 frees.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Throttle:
         self._ticks = False
         self._credit_bytes = 0.0
         self._credited_s = -math.inf
+        self._internal_credit_bytes = 0.0
+        self._internal_credited_s = -math.inf
         self._pressed_s = -math.inf
         self.throttled = 0
         """How many appends had to wait."""
@@ -65,8 +68,11 @@ class Throttle:
         """Return how many appends wait now; a cancelled one counts until its turn comes."""
         return len(self._waiting) + len(self._unfit)
 
-    def ask(self, request: AppendRequest) -> asyncio.Future[None] | None:
-        """Return None when an append may proceed, else a future: ask again when it is done."""
+    def ask(self, request: AppendRequest, *, internal: bool = False) -> asyncio.Future[None] | None:
+        """Return None when an append may proceed, else a future: ask again when it is done.
+
+        ``internal``: it is to an internal segment. When it proceeds by their credit, its turn is before all others'.
+        """
         if request.turn:
             return None
         rate = admitted_bytes_per_s(self._kept_bytes(), self._capacity_bytes)
@@ -74,6 +80,9 @@ class Throttle:
         if is_first and rate == math.inf:
             return None
         self._press()
+        if internal and self._has_internal_credit(request.length):
+            request.turn = next(self._first_turns)
+            return None
         if is_first:
             self._credit(rate)
             if self._credit_bytes > 0:
@@ -86,13 +95,10 @@ class Throttle:
         self._tick_later()
         return admitted
 
-    def wait_room(self, request: AppendRequest, *, first: bool = False) -> asyncio.Future[None]:
-        """Return a future for an append that had its turn and finds no room: submit it again when it is done.
-
-        ``first``: it goes on before all that are not.
-        """
+    def wait_room(self, request: AppendRequest) -> asyncio.Future[None]:
+        """Return a future for an append that had its turn and finds no room: submit it again when it is done."""
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        request.turn = request.turn or next(self._first_turns if first else self._turns)
+        request.turn = request.turn or next(self._turns)
         heapq.heappush(self._unfit, (request.turn, room, request.length))
         self._tick_later()
         return room
@@ -107,6 +113,19 @@ class Throttle:
         if now - self._pressed_s >= limits.FLUSH_TICK_S:
             self._pressed_s = now
             self._pressed()
+
+    def _has_internal_credit(self, length_bytes: int) -> bool:
+        """Add credit for the time since the last call, and take that of an append from it."""
+        now = asyncio.get_running_loop().time()
+        rate = limits.THROTTLE_INTERNAL_BYTES_PER_S
+        added = rate * min(now - self._internal_credited_s, limits.THROTTLE_INTERNAL_BURST_S)
+        self._internal_credited_s = now
+        burst_bytes = rate * limits.THROTTLE_INTERNAL_BURST_S
+        self._internal_credit_bytes = min(self._internal_credit_bytes + added, burst_bytes)
+        if self._internal_credit_bytes <= 0:
+            return False
+        self._internal_credit_bytes -= length_bytes
+        return True
 
     def _credit(self, rate: float) -> None:
         """Add credit for the time since the last call; a pause counts as two ticks at most."""

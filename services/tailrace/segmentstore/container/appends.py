@@ -83,10 +83,11 @@ class AppendPath:
             return again
         if request.length:
             cache = self._cache
-            if not internal and (admitted := cache.throttle.ask(request)) is not None:
+            if (admitted := cache.throttle.ask(request, internal=internal)) is not None:
                 return admitted
-            if not cache.stage_append(segment.read_index, segment.length, request.length, internal=internal):
-                return cache.throttle.wait_room(request, first=internal)
+            first = request.turn < 0
+            if not cache.stage_append(segment.read_index, segment.length, request.length, internal=first):
+                return cache.throttle.wait_room(request)
         crc = 0
         for part in request.data:
             crc = crc32c(part, crc)

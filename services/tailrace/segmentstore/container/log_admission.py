@@ -79,8 +79,11 @@ class LogAdmission:
         if not processor.has_room():
             return processor.room()
         untiered = self._untiered
-        if not (untiered.has_room or reserved or (internal and untiered.has_internal_room)):
-            return untiered.room()
+        if not (untiered.has_room or reserved):
+            if not internal:
+                return untiered.room()
+            if not untiered.has_internal_room:
+                return untiered.internal_room()
         try:
             needed = body_bytes if reserved else body_bytes + self.kept_bytes
             more_space = self._log.check_space(*processor.unwritten(needed), reserved=reserved)

@@ -5,7 +5,8 @@ of the cache does not bound them: appends may have one byte, and attributes have
 share one room for these records. Without room, operations wait until a flush has made some; all of them flush then.
 
 A part of the room is for internal segments and for changes of segments, so that controllers and reader groups go on
-while writers wait for Tier 2 (docs/adr/0053).
+while writers wait for Tier 2 (docs/adr/0053). It is no exact bound: records are counted when operations commit, so many
+writers that are admitted at once may take some of it.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ ATTRIBUTE_BYTES = 350
 class UntieredRoom:
     """Counts the records, in bytes. Recovery may exceed ``max_bytes``: nothing is staged then until a flush."""
 
-    __slots__ = ("_pressure_listeners", "_room", "append_bytes", "attribute_bytes", "max_bytes")
+    __slots__ = ("_internal_room", "_pressure_listeners", "_room", "append_bytes", "attribute_bytes", "max_bytes")
 
     def __init__(self, max_bytes: int = limits.UNTIERED_RECORDS_MAX_BYTES) -> None:
         self.max_bytes = max_bytes
         self.append_bytes = 0
         self.attribute_bytes = 0
         self._room: asyncio.Future[None] | None = None
+        self._internal_room: asyncio.Future[None] | None = None
         self._pressure_listeners: list[Callable[[], None]] = []
 
     def on_pressure(self, listener: Callable[[], None]) -> None:
@@ -67,11 +69,17 @@ class UntieredRoom:
 
     def room(self) -> asyncio.Future[None]:
         """Ask for flushes; return a future that is done when `has_room` may have become true."""
-        for listener in self._pressure_listeners:
-            listener()
+        self._press()
         if self._room is None or self._room.done():
             self._room = asyncio.get_running_loop().create_future()
         return self._room
+
+    def internal_room(self) -> asyncio.Future[None]:
+        """Ask for flushes; return a future that is done when `has_internal_room` may have become true."""
+        self._press()
+        if self._internal_room is None or self._internal_room.done():
+            self._internal_room = asyncio.get_running_loop().create_future()
+        return self._internal_room
 
     def remove_appends(self, count: int) -> None:
         """Count appends out, and wake who waits for room."""
@@ -83,6 +91,13 @@ class UntieredRoom:
         self.attribute_bytes -= count * ATTRIBUTE_BYTES
         self._wake()
 
+    def _press(self) -> None:
+        for listener in self._pressure_listeners:
+            listener()
+
     def _wake(self) -> None:
+        internal = self._internal_room
+        if internal is not None and self.has_internal_room and not internal.done():
+            internal.set_result(None)
         if self._room is not None and self.has_room and not self._room.done():
             self._room.set_result(None)

@@ -276,21 +276,43 @@ def test_waiting_appends_are_admitted_in_order_and_all_of_them() -> None:
     simulated(main)
 
 
+@pytest.mark.parametrize("append_bytes", [APPEND_BYTES, MIB])
+def test_a_flood_of_internal_appends_leaves_writers_their_share(append_bytes: int) -> None:
+    """Beyond their credit they queue like all others; once they could take all that Tier 2 freed."""
+
+    async def main(world: SimWorld) -> None:
+        internal = "scope/_RGgroup/0.#epoch.0"
+        container, _ = await open_container(world, TIER2_BYTES_PER_S)
+        await container.create_segment(internal)
+        writers, flood = Writers(container, append_bytes), Writers(container, APPEND_BYTES, internal)
+        until_s = asyncio.get_running_loop().time() + SECONDS
+        await asyncio.gather(*(each.write(until_s) for each in (*[writers] * WRITERS, *[flood] * WRITERS)))
+        print(f"writers {writers.acknowledged_bytes >> 20} MiB, internal {flood.acknowledged_bytes >> 20} MiB")
+        fair = append_bytes / (append_bytes + APPEND_BYTES)
+        beyond_fair_bytes = (SECONDS + 1) * limits.THROTTLE_INTERNAL_BYTES_PER_S
+        total_bytes = writers.acknowledged_bytes + flood.acknowledged_bytes
+        assert writers.acknowledged_bytes > 0.8 * fair * (total_bytes - beyond_fair_bytes)
+        await container.close()
+
+    simulated(main)
+
+
 def test_internal_appends_without_room_are_the_first_to_go_on() -> None:
     async def main(world: SimWorld) -> None:
         room = 0
         throttle = Throttle(CAPACITY, lambda: CAPACITY - room, lambda: None)
         order: list[int] = []
 
-        async def append(number: int, *, first: bool) -> None:
+        async def append(number: int, *, internal: bool) -> None:
             nonlocal room
             request = appending(100)
+            assert not internal or throttle.ask(request, internal=True) is None
             while room < 100:
-                await throttle.wait_room(request, first=first)
+                await throttle.wait_room(request)
             room -= 100
             order.append(number)
 
-        appends = [asyncio.ensure_future(append(number, first=number % 3 == 2)) for number in range(9)]
+        appends = [asyncio.ensure_future(append(number, internal=number % 3 == 2)) for number in range(9)]
         await asyncio.sleep(0.1)
         for _ in appends:
             room += 100

@@ -101,6 +101,36 @@ async def test_internal_segments_and_changes_of_segments_go_on_while_writers_wai
     assert len(await container.get_attributes(NAME, [writer(number) for number in range(1200)])) == 1200
 
 
+async def test_who_waits_for_the_internal_part_goes_on_when_some_of_it_is_free(world: World) -> None:
+    """Once only room for writers woke them, which an outage may not give for hours."""
+    container = await world.open()
+    room = container.core.ports.untiered
+    room.max_bytes = 1000 * ATTRIBUTE_BYTES
+    internal, small = "_system/_tables/streams", "_system/_tables/small"
+    for name in (NAME, internal, small):
+        await container.create_segment(name)
+    await write_attributes(container, small, 5)
+    world.objects.outage = True
+    writing = asyncio.create_task(write_attributes(container, NAME, 1200))
+    await eventually(lambda: not room.has_room)
+    flooding = asyncio.create_task(write_attributes(container, internal, 1200))
+    await eventually(lambda: not room.has_internal_room)
+    flooding.cancel()
+    await asyncio.wait([flooding])
+    creating = asyncio.create_task(container.create_segment(OTHER))
+    updating = asyncio.create_task(container.update_attributes(internal, [update(2001)]))
+    await asyncio.sleep(0.1)
+    assert not any(task.done() for task in (writing, creating, updating))
+    await container.delete(small)
+    async with asyncio.timeout(60):
+        await asyncio.gather(creating, updating)
+    assert not room.has_room
+    assert not writing.done(), "that room is not for writers"
+    world.objects.outage = False
+    async with asyncio.timeout(60):
+        await writing
+
+
 async def write_attributes(container: Container, segment: str, count: int) -> None:
     """Appends of one byte by so many writers."""
     for number in range(count):
