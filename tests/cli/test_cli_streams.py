@@ -158,8 +158,8 @@ def test_updating(cli, scope: str) -> None:
     changed = info()
     assert changed["retention"] is None
     assert len(changed["segments"]) == changed["scaling"]["min_segments"] == 3
-    assert {**changed["last_scale"], "scaled_ms": 0} == {"scaled_ms": 0, "splits": 2, "merges": 1, "reason": "Minimum"}
-    assert "2 split, 1 merged, because the minimum was raised" in cli.ok("stream", "info", stream)
+    assert {**changed["last_scale"], "scaled_ms": 0} == {"scaled_ms": 0, "splits": 2, "merges": 1, "reason": "Policy"}
+    assert "2 split, 1 merged, because its policy was updated" in cli.ok("stream", "info", stream)
     cli.ok("stream", "update", stream, "--event-rate", "100", "--min", "5")
     changed = info()
     assert changed["scaling"] == {"type": "by_rate_in_events", "min_segments": 5, "target_rate": 100, "scale_factor": 2}

@@ -166,7 +166,7 @@ def _last_scale() -> Schema:
             "splits": integer("Segments that were split."),
             "merges": integer("Segments that were made of several."),
             "reason": string(
-                "Rate: the rates of its segments called for it, by spec.scaling; Minimum: minSegments was raised; "
+                "Rate: the rates of its segments called for it, by spec.scaling; Policy: spec.scaling was edited; "
                 "Manual: a call, by the operator or another client; absent: a controller of an earlier version "
                 "scaled it.",
                 max_length=grammar.REASON_MAX_LENGTH,

@@ -175,7 +175,7 @@ def measured(spec: StreamSpec, found: StreamDescription, now_ms: int) -> dict[st
 
 _WHY_SCALED: Final = {
     "Rate": " by the rates of its segments",
-    "Minimum": " because the minimum was raised",
+    "Policy": " because its policy was updated",
     "Manual": " by a call",
 }
 

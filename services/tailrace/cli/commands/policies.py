@@ -183,7 +183,7 @@ def retention_fields(found: StreamDescription) -> tuple[dict[str, Any], dict[str
 
 _WHY_SCALED = {
     "Rate": ", by the rates of segments",
-    "Minimum": ", because the minimum was raised",
+    "Policy": ", because its policy was updated",
     "Manual": ", by a call",
 }
 

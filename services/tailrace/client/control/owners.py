@@ -44,8 +44,8 @@ class Truncated(NamedTuple):
 class Scaled(NamedTuple):
     """A scale: how many segments were split, and were made of several.
 
-    ``reason``: Rate (of the segments, by the stream's policy), Minimum (that of the policy was raised), Manual (a
-    call), or "": a controller of an earlier version decided it.
+    ``reason``: Rate (of the segments, by the stream's policy), Policy (that was updated), Manual (a call), or "": a
+    controller of an earlier version decided it.
     """
 
     scaled_ms: int

@@ -44,8 +44,8 @@ class ScaleReason(enum.StrEnum):
 
     MANUAL = "Manual"
     """A call asked for it."""
-    MINIMUM = "Minimum"
-    """The minimum of its policy was raised above the number of its segments."""
+    POLICY = "Policy"
+    """Its policy was updated: to a fixed number, or to a minimum above the number of its segments."""
     RATE = "Rate"
     """The rates of its segments call for it, by its policy."""
 

@@ -41,7 +41,7 @@ async def update(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
         if ranges is None:
             return Change(None, {key.root: finished(now, StreamState.ACTIVE)})
         sealed = [segment.identifier for segment in epoch.segments]
-        return Change(None, {key.root: scaling(now, epoch, sealed, ranges, scale_id, ScaleReason.MINIMUM)})
+        return Change(None, {key.root: scaling(now, epoch, sealed, ranges, scale_id, ScaleReason.POLICY)})
 
     await context.store.change(key, (), decide)
 

@@ -296,7 +296,7 @@ def test_a_controller_that_is_away_may_enforce_nothing() -> None:
     ("reason", "why"),
     [
         ("Rate", " by the rates of its segments"),
-        ("Minimum", " because the minimum was raised"),
+        ("Policy", " because its policy was updated"),
         ("Manual", " by a call"),
         ("Later", ""),
     ],
