@@ -122,8 +122,8 @@ def _appends_before_checkpoint_lost(patch: pytest.MonkeyPatch) -> None:
 @bug(
     "shared-object-deleted-with-first-user",
     _sharing,
-    checker="workloads/container.py",
-    words="needs object .*, which is deleted or will be",
+    checker="checks/tidy.py",
+    words="needs object .*, which is deleted",
 )
 def _shared_object_deleted_with_first_user(patch: pytest.MonkeyPatch) -> None:
     """An object that holds bytes of several segments is deleted with the first of them.
