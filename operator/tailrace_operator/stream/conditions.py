@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.common import limits
 from tailrace.common.quantities import size_text
+from tailrace.common.stream_policies import WHY_SCALED
 from tailrace_operator.kube.manifests import Notice, time_text
 from tailrace_operator.reconcile.outcome import MEASURED_TIME, READY, Condition, Outcome, Status
 from tailrace_operator.schema import grammar
@@ -173,13 +174,6 @@ def measured(spec: StreamSpec, found: StreamDescription, now_ms: int) -> dict[st
     return {**dict(zip(_BYTES, values, strict=True)), **held, **_retained(spec.retention, found, now_ms)}
 
 
-_WHY_SCALED: Final = {
-    "Rate": " by the rates of its segments",
-    "Policy": " because its policy was updated",
-    "Manual": " by a call",
-}
-
-
 def scaled_since(status: Mapping[str, Any], outcome: Outcome) -> Notice | None:
     """Return the Event of a scale that the operator did not ask for, by what the status said before."""
     last, segments = outcome.status.get(LAST_SCALE), outcome.status.get("segments")
@@ -187,10 +181,10 @@ def scaled_since(status: Mapping[str, Any], outcome: Outcome) -> Notice | None:
         return None
     if status.get("uid") != outcome.status.get("uid") or outcome.notices:
         return None
-    why = _WHY_SCALED.get(last.get("reason", ""), "")
+    why = WHY_SCALED.get(last.get("reason", ""))
+    reached = f"{segments} segments {why}" if why else f"{segments} segments"
     return Notice(
-        "StreamScaled",
-        f"The stream was scaled to {segments} segments{why}: {last['splits']} split, {last['merges']} merged.",
+        "StreamScaled", f"The stream was scaled to {reached}: {last['splits']} split, {last['merges']} merged."
     )
 
 

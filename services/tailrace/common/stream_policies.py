@@ -13,6 +13,12 @@ import msgspec
 
 UNLIMITED: Final = 2**63 - 1
 """Maximum of a retention policy that never forces a truncation."""
+WHY_SCALED: Final = {
+    "Rate": "by the rates of its segments",
+    "Policy": "because its policy was updated",
+    "Manual": "by a call",
+}
+"""The reasons of scales, for people; a later version may have others."""
 
 
 class ScaleType(enum.IntEnum):

@@ -15,6 +15,7 @@ from tailrace.cli.values import Bounds, duration_text, parse_bounds, parse_durat
 from tailrace.common.quantities import size_text
 from tailrace.common.stream_policies import (
     UNLIMITED,
+    WHY_SCALED,
     RetentionPolicy,
     RetentionType,
     ScaleType,
@@ -181,19 +182,14 @@ def retention_fields(found: StreamDescription) -> tuple[dict[str, Any], dict[str
     return machine, text
 
 
-_WHY_SCALED = {
-    "Rate": ", by the rates of segments",
-    "Policy": ", because its policy was updated",
-    "Manual": ", by a call",
-}
-
-
 def scaled_fields(found: StreamDescription) -> tuple[dict[str, Any] | None, dict[str, str]]:
     """Return the last scale as JSON values and as text."""
     last = found.scaled
     if last is None:
         return None, {}
-    text = f"{_time_text(last.scaled_ms)}, {last.splits} split, {last.merges} merged{_WHY_SCALED.get(last.reason, '')}"
+    text = f"{_time_text(last.scaled_ms)}, {last.splits} split, {last.merges} merged"
+    if why := WHY_SCALED.get(last.reason):
+        text += f", {why}"
     return last._asdict(), {"last scale": text}
 
 
