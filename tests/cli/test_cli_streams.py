@@ -164,6 +164,9 @@ def test_updating(cli, scope: str) -> None:
     changed = info()
     assert changed["scaling"] == {"type": "by_rate_in_events", "min_segments": 5, "target_rate": 100, "scale_factor": 2}
     assert len(changed["segments"]) == 5
+    assert all(each["rate_per_s"] is None or each["rate_per_s"] >= 0 for each in changed["segments"])
+    shown = cli.ok("stream", "info", stream)
+    assert "events/s" in shown[shown.index("active segments") :]
     cli.ok("stream", "update", stream, "--factor", "3")
     assert info()["scaling"] == {**changed["scaling"], "scale_factor": 3}
     assert cli.ok("read", stream) == "one\n"

@@ -49,6 +49,15 @@ async def segment_count(client: Client) -> int:
         return 0
 
 
+async def shows_rates(client: Client) -> bool:
+    """Whether the description has a rate above the target, and has rates of active segments alone."""
+    before = {identifier for identifier, _ in (await client.streams.info(STREAM)).segments}
+    rates = (await client.context.controller.describe_stream(STREAM)).rates or {}
+    after = {identifier for identifier, _ in (await client.streams.info(STREAM)).segments}
+    assert before != after or rates.keys() <= after
+    return max(rates.values(), default=0) > TARGET_PER_S
+
+
 async def write(client: Client, history: History, stopping: asyncio.Event) -> None:
     async with client.writer(STREAM) as writer:
         turn = 0
@@ -96,6 +105,7 @@ async def test_a_stream_follows_its_load_over_kills(tmp_path: Path, test_seed: i
                     return await segment_count(client) >= wanted
 
                 await until("the stream is split", lambda: is_split(2))
+                await until("its description has rates", lambda: shows_rates(client))
                 for _ in range(KILLS[test_profile]):
                     await asyncio.sleep(chance.uniform(0, 4))
                     await server.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.common import limits
 from tailrace.common.quantities import size_text
 from tailrace.common.stream_policies import UNLIMITED, RetentionType
 from tailrace_operator.kube.manifests import time_text
@@ -40,24 +39,14 @@ def no_subscriber() -> tuple[Condition, Condition]:
 
 
 def subscribed(group: str, found: Mapping[str, StreamDescription], now_ms: int) -> tuple[Condition, Condition]:
-    """Return both conditions of a subscriber, ``scope/group``, by the present states of its streams.
-
-    Unknown, NotListed, where a stream has so many subscribers that its description may leave the group out: one that
-    has read nearly all, or has published no position.
-    """
+    """Return both conditions of a subscriber, ``scope/group``, by the present states of its streams."""
     held = [
         _Held(stream, holder, one.config.retention, now_ms)
         for stream, one in sorted(found.items())
         for holder in one.holders
         if holder.subscriber == group
     ]
-    left_out = [
-        stream
-        for stream, one in sorted(found.items())
-        if len(one.holders) >= limits.SUBSCRIBERS_DESCRIBED_MAX
-        and not any(holder.subscriber == group for holder in one.holders)
-    ]
-    return _blocking(held, left_out), _dropped(held, left_out)
+    return _blocking(held), _dropped(held)
 
 
 class _Held(NamedTuple):
@@ -90,15 +79,7 @@ class _Held(NamedTuple):
         return size_text(value) if by_size else f"{value / 1000:g} s"
 
 
-def _not_listed(kind: str, left_out: Sequence[str], unknown_part: str) -> Condition:
-    message = (
-        f"{unknown_part} of {', '.join(left_out)} is not known: only the {limits.SUBSCRIBERS_DESCRIBED_MAX} "
-        "subscribers that hold back most are listed, and the group is not one of them."
-    )
-    return Condition(kind, Status.UNKNOWN, "NotListed", message, warn_on=Status.TRUE)
-
-
-def _blocking(held: Sequence[_Held], left_out: Sequence[str]) -> Condition:
+def _blocking(held: Sequence[_Held]) -> Condition:
     for each in held:
         if each.policy is not None and each.kept > each.policy.minimum:
             message = (
@@ -106,8 +87,6 @@ def _blocking(held: Sequence[_Held], left_out: Sequence[str]) -> Condition:
                 f"{each.bound(each.policy.minimum)}."
             )
             return Condition(BLOCKING, Status.TRUE, "HoldsData", message, warn_on=Status.TRUE)
-    if left_out:
-        return _not_listed(BLOCKING, left_out, "What the group holds back")
     without = [each.stream for each in held if each.holder.unread_bytes is None]
     if without:
         message = (
@@ -119,14 +98,12 @@ def _blocking(held: Sequence[_Held], left_out: Sequence[str]) -> Condition:
     return Condition(BLOCKING, Status.FALSE, "KeepsUp", message, warn_on=Status.TRUE)
 
 
-def _dropped(held: Sequence[_Held], left_out: Sequence[str]) -> Condition:
+def _dropped(held: Sequence[_Held]) -> Condition:
     for each in held:
         if each.holder.lost_bytes > 0:
             lost = size_text(each.holder.lost_bytes)
             message = f"Stream {each.stream} deleted at least {lost} before the group read them."
             return Condition(DROPPED, Status.TRUE, "UnreadDeleted", message, warn_on=Status.TRUE)
-    if left_out:
-        return _not_listed(DROPPED, left_out, "What the group has lost")
     for each in held:
         policy = each.policy
         if policy is not None and policy.most != UNLIMITED and each.kept >= _NEAR_MAX * policy.most:

@@ -28,6 +28,8 @@ READY: Final = "Ready"
 MEASURED_TIME: Final = "measuredTime"
 _NEAR: Final = 10
 """A number is near another one from which it differs by less than one part in so many."""
+PER_SECOND: Final = "perSecond"
+"""Field of a rate. Rates are never quite the same: one is near another one up to twice as high, and up to 1 more."""
 _REASON: Final = re.compile(r"[A-Z][A-Za-z0-9]*")
 
 
@@ -145,7 +147,8 @@ def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now
     """Return what to write to an object so that it shows the outcome.
 
     What was measured is written with ``status.measuredTime``: when something else is written, when a number differs
-    from the written one by a tenth or more, and when the written ones are `limits.OPERATOR_MEASURED_AGE_S` old.
+    from the written one by a tenth or more (a rate: when it has more than doubled or halved), and when the written ones
+    are `limits.OPERATOR_MEASURED_AGE_S` old.
 
     `generation`: of the specification that was reconciled. `now`: the time in RFC 3339, in seconds.
     """
@@ -179,14 +182,22 @@ def _is_old(written: object, now: str) -> bool:
 
 
 def _is_near(found: object, wanted: object) -> bool:
-    """Return whether two values differ by less than a tenth in all numbers, and otherwise only in times."""
+    """Return whether two values differ by less than a tenth in all numbers but rates, and otherwise only in times."""
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
-        return found.keys() == wanted.keys() and all(_is_near(found[name], wanted[name]) for name in wanted)
+        return found.keys() == wanted.keys() and all(
+            (_is_near_rate if name == PER_SECOND else _is_near)(found[name], wanted[name]) for name in wanted
+        )
     if isinstance(found, list) and isinstance(wanted, list):
         return len(found) == len(wanted) and all(map(_is_near, found, wanted))
     if isinstance(found, int) and isinstance(wanted, int):
         return found == wanted or abs(wanted - found) * _NEAR < found
     return found == wanted or (is_time(found) and is_time(wanted))
+
+
+def _is_near_rate(found: object, wanted: object) -> bool:
+    if isinstance(found, int) and isinstance(wanted, int):
+        return abs(wanted - found) <= max(1, min(found, wanted))
+    return found == wanted
 
 
 def _merge_patch(found: object, wanted: object) -> object:

@@ -158,6 +158,25 @@ def spec() -> Schema:
     )
 
 
+def _segment_rates() -> Schema:
+    return keyed_list(
+        "Rates at which the active segments are written, in the order of their ids, of those with the highest rates; "
+        "absent with type Fixed and while no controller knows them.",
+        "segment",
+        struct(
+            "An active segment.",
+            {
+                "segment": integer("Its id, as `tailrace stream info` shows it."),
+                "perSecond": integer(
+                    "Events (EventRate) or kilobytes of 1024 bytes (ByteRate) per second, as a mean over two minutes."
+                ),
+            },
+            required=("segment", "perSecond"),
+        ),
+        max_items=grammar.SEGMENT_RATES_LISTED_MAX,
+    )
+
+
 def _last_scale() -> Schema:
     return struct(
         "Last time that the number of segments changed, by spec.scaling or by a call.",
@@ -250,7 +269,10 @@ def status() -> Schema:
             "tier2Bytes": integer(
                 "Bytes of objects that the stream holds in the object store, minutes ago; absent while unknown."
             ),
-            "measuredTime": timestamp("When headBytes, tailBytes, bytes, retention and subscribers were measured."),
+            "measuredTime": timestamp(
+                "When headBytes, tailBytes, bytes, segmentRates, retention and subscribers were measured."
+            ),
+            "segmentRates": _segment_rates(),
             "lastScale": _last_scale(),
             "retention": _retained(),
             "subscribers": _subscribers(),

@@ -354,8 +354,8 @@ WATERMARK_STREAMS_CONCURRENT_MAX: Final = 8  # whose marks an instance looks at 
 WATERMARK_POSITIONS_KEPT_MAX: Final = 200_000  # segments of all newest watermarks that an instance remembers
 MARKED_WITHOUT_WRITERS_MS: Final = 600_000  # then a stream leaves the list; longer than a call that adds a writer lasts
 SUBSCRIBERS_PER_STREAM_MAX: Final = 1000
-SUBSCRIBERS_DESCRIBED_MAX: Final = 100  # of a stream, in its description
 STREAM_REPORTS_MAX: Final = 500  # streams that one call describes
+STREAM_REPORTS_MAX_BYTES: Final = 3 * MIB  # of one answer; a message may have RPC_MESSAGE_MAX_BYTES
 STREAM_REPORTS_KNOWN_MAX: Final = 10_000  # whose last description a client remembers
 STREAM_REPORTS_GATHER_S: Final = 0.01  # that a client waits for other callers
 SUBSCRIBERS_PER_READ_MAX: Final = 16  # records of at most 1 MiB each that one read returns
@@ -416,6 +416,7 @@ SCALING_STREAMS_CONCURRENT_MAX: Final = 8  # whose scales an instance begins at 
 SCALING_SEGMENTS_MAX: Final = 1000  # active segments of a stream, to which it scales by itself
 SCALING_RATES_DEADLINE_S: Final = 10.0  # for the rates of one container
 SCALING_CONTAINERS_CONCURRENT_MAX: Final = 8  # asked for rates at a time
+SEGMENT_RATES_KEPT_MAX: Final = 20_000  # segments whose rate a controller remembers for descriptions, 4 MB
 SEGMENT_SWEEP_PERIOD_S: Final = 1800.0  # between looks for segments that no record names
 SEGMENT_SWEEP_AGE_S: Final = (
     3600.0  # for which a controller has seen that no record names a segment, before its deletion

@@ -24,6 +24,7 @@ from tailrace.controller.managers.groups import ReaderGroupManager
 from tailrace.controller.managers.held_bytes import HeldBytes
 from tailrace.controller.managers.retention import RetentionManager
 from tailrace.controller.managers.scopes import ScopeManager
+from tailrace.controller.managers.segment_rates import SegmentRates
 from tailrace.controller.managers.stream_cuts import CutReader
 from tailrace.controller.managers.streams import StreamManager
 from tailrace.controller.managers.tables import TableManager
@@ -125,6 +126,7 @@ class Controller:
         retention = RetentionManager(context, driver, streams, cuts)
         self._tag_lists = TagLists(context, membership)
         self._held_bytes = HeldBytes(held)
+        segment_rates = SegmentRates()
         core = Core(
             context=context,
             driver=driver,
@@ -136,6 +138,7 @@ class Controller:
             cuts=cuts,
             retention=retention,
             held_bytes=self._held_bytes,
+            segment_rates=segment_rates,
             containers=container_map,
             membership=membership,
             endpoints=endpoints,
@@ -147,7 +150,7 @@ class Controller:
         self._config = context.config
         self._membership = membership
         self.retention = RetentionJob(context, membership, retention)
-        self.scaling = ScalingJob(context, membership, streams, rates)
+        self.scaling = ScalingJob(context, membership, streams, rates, segment_rates)
         watermarks = None if mark_segments is None else WatermarkManager(context, mark_segments)
         self.watermarks = WatermarkJob(context, membership, watermarks)
         self.sweep = SweepJob(context, membership, TransactionManager(context, driver), listing)

@@ -55,7 +55,8 @@ Global___DescribeStreamRequest: _TypeAlias = DescribeStreamRequest  # noqa: Y015
 class StreamDescription(_message.Message):
     """`incarnation` increases by one each time a stream of the name is created. `state` is active, updating, scaling,
     truncating, sealing, sealed or deleting. Sizes count all written and all truncated bytes. `heldBytes` are the bytes of
-    objects in Tier 2 that it holds, as of the last minutes; absent while they are not known.
+    objects in Tier 2 that it holds, as of the last minutes; absent while they are not known. `rates` is absent while they
+    are not known, and without a policy by rates.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -87,6 +88,7 @@ class StreamDescription(_message.Message):
     RETENTION_FIELD_NUMBER: _builtins.int
     LASTSCALE_FIELD_NUMBER: _builtins.int
     HELDBYTES_FIELD_NUMBER: _builtins.int
+    RATES_FIELD_NUMBER: _builtins.int
     status: Global___StreamDescription.Status.ValueType
     owner: _builtins.str
     incarnation: _builtins.int
@@ -102,6 +104,8 @@ class StreamDescription(_message.Message):
     def retention(self) -> Global___Retention: ...
     @_builtins.property
     def lastScale(self) -> Global___LastScale: ...
+    @_builtins.property
+    def rates(self) -> Global___SegmentRates: ...
     def __init__(
         self,
         *,
@@ -117,16 +121,61 @@ class StreamDescription(_message.Message):
         retention: Global___Retention | None = ...,
         lastScale: Global___LastScale | None = ...,
         heldBytes: _builtins.int | None = ...,
+        rates: Global___SegmentRates | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_heldBytes", b"_heldBytes", "config", b"config", "heldBytes", b"heldBytes", "lastScale", b"lastScale", "retention", b"retention"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_heldBytes", b"_heldBytes", "config", b"config", "heldBytes", b"heldBytes", "lastScale", b"lastScale", "rates", b"rates", "retention", b"retention"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heldBytes", b"_heldBytes", "config", b"config", "epoch", b"epoch", "headBytes", b"headBytes", "heldBytes", b"heldBytes", "incarnation", b"incarnation", "lastScale", b"lastScale", "owner", b"owner", "retention", b"retention", "segments", b"segments", "state", b"state", "status", b"status", "tailBytes", b"tailBytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_heldBytes", b"_heldBytes", "config", b"config", "epoch", b"epoch", "headBytes", b"headBytes", "heldBytes", b"heldBytes", "incarnation", b"incarnation", "lastScale", b"lastScale", "owner", b"owner", "rates", b"rates", "retention", b"retention", "segments", b"segments", "state", b"state", "status", b"status", "tailBytes", b"tailBytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__heldBytes: _TypeAlias = _typing.Literal["heldBytes"]  # noqa: Y015
     _WhichOneofArgType__heldBytes: _TypeAlias = _typing.Literal["_heldBytes", b"_heldBytes"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__heldBytes) -> _WhichOneofReturnType__heldBytes | None: ...
 
 Global___StreamDescription: _TypeAlias = StreamDescription  # noqa: Y015
+
+@_typing.final
+class SegmentRates(_message.Message):
+    """The rate of each active segment in the unit of the stream's scaling policy per second: events, or kilobytes of 1024
+    bytes. A mean over two minutes, up to half a minute ago. A segment that was not measured is not in the map.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PerSecondEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.int
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.int = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PERSECOND_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def perSecond(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        perSecond: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["perSecond", b"perSecond"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SegmentRates: _TypeAlias = SegmentRates  # noqa: Y015
 
 @_typing.final
 class LastScale(_message.Message):
@@ -160,8 +209,8 @@ Global___LastScale: _TypeAlias = LastScale  # noqa: Y015
 
 @_typing.final
 class Retention(_message.Message):
-    """The last truncation by the stream's policy, whose time is 0 when there was none, and what subscribers have not read:
-    at most 100 of them, those that hold most first. A truncation has a reason: MinLimit, Consumption or MaxLimit.
+    """The last truncation by the stream's policy, whose time is 0 when there was none, and what subscribers have not read,
+    those that hold most first. A truncation has a reason: MinLimit, Consumption or MaxLimit.
     `appliedMs` is when the policy was applied last without an error; 0: never. `oldestMs` is when the oldest byte was
     written, at the earliest; 0: there is none, or it is not known. `createdMs` is when the stream was created.
     """
@@ -288,7 +337,8 @@ Global___StreamReportsRequest: _TypeAlias = StreamReportsRequest  # noqa: Y015
 
 @_typing.final
 class StreamReports(_message.Message):
-    """One report for each wanted stream, in their order. Equal reports of a stream have equal versions. A report has no
+    """One report for each wanted stream, in their order. The last ones are left out when the reports have more than 3 MiB
+    together; the first one never is. Equal reports of a stream have equal versions. A report has no
     description if its version is `since`. A stream that could not be described has an `error`, which may pass.
     """
 

@@ -11,11 +11,13 @@ from harness.kubesystem import StreamSystem, stream_manifest, until_segments
 
 READY_S = 120.0
 GONE_S = 90.0
+RATES_S = 240.0
+"""Controllers ask for rates each half minute, and the operator looks once a minute."""
 SCOPE = "shop"
 EVENTS = 400
 
 
-def test_scaling_by_rate_only_raises(kube: Kubectl) -> None:
+def test_scaling_by_rate_only_raises(kube: Kubectl, programs: Programs) -> None:
     scaling = {"type": "EventRate", "target": 100, "scaleFactor": 2, "minSegments": 2}
     kube.apply(stream_manifest("rated", CLUSTER, SCOPE, scaling=scaling, deletionPolicy="Delete"))
     until_segments(kube, "rated", 2)
@@ -26,6 +28,13 @@ def test_scaling_by_rate_only_raises(kube: Kubectl) -> None:
     kube("scale", "stream/rated", "--replicas=1")
     kube.until_condition("stream", "rated", "Ready", "True", READY_S)
     assert kube.get("stream", "rated")["status"]["segments"] == 4
+    programs.write(f"{SCOPE}/rated", 10 * EVENTS)
+
+    def rates() -> list[int]:
+        found = kube.get("stream", "rated")["status"].get("segmentRates", [])
+        return [each["perSecond"] for each in found]
+
+    until("the status has the rates of all segments", lambda: len(rates()) == 4 and sum(rates()) > 0, RATES_S)
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])

@@ -30,6 +30,12 @@ _DEFAULT_FACTOR: Final = 2
 _INT32_MAX: Final = 2**31 - 1
 """The maximum of the fields in the controller's messages (docs/protocol/controller.md#messages)."""
 
+RATE_UNITS: Final = {
+    ScaleType.BY_RATE_IN_EVENTS.name.lower(): "events/s",
+    ScaleType.BY_RATE_IN_KBYTES.name.lower(): "KB/s",
+}
+"""Unit of the rates of a scaling policy, by its type in JSON."""
+
 SegmentsOption = Annotated[
     int | None, typer.Option(min=1, max=_INT32_MAX, help="A fixed number of segments.", show_default=False)
 ]
@@ -207,8 +213,7 @@ def _holder_text(holder: Holder) -> str:
 def _scaling_text(policy: ScalingPolicy) -> str:
     if policy.kind is ScaleType.FIXED:
         return f"fixed, {_segments_text(policy.min_segments)}"
-    unit = "events/s" if policy.kind is ScaleType.BY_RATE_IN_EVENTS else "KB/s"
-    rate = f"{policy.target_rate:,} {unit} per segment"
+    rate = f"{policy.target_rate:,} {RATE_UNITS[policy.kind.name.lower()]} per segment"
     return f"{rate}, factor {policy.scale_factor}, at least {_segments_text(policy.min_segments)}"
 
 

@@ -13,6 +13,7 @@ import typer
 from tailrace.cli.commands import arguments
 from tailrace.cli.commands.arguments import ScopeArgument, StreamArgument
 from tailrace.cli.commands.policies import (
+    RATE_UNITS,
     EventRateOption,
     FactorOption,
     KbRateOption,
@@ -166,7 +167,8 @@ def info(stream: StreamArgument, controller: ControllerOption = None, json: Json
     print_fields(str(stream), {"state": found["state"], **policies, "head": found["head"], "tail": found["tail"]})
     if not found["segments"]:
         return
-    columns = ("segment", "number", "epoch", "keys", "start", "length")
+    unit = RATE_UNITS.get(found["scaling"]["type"])
+    columns = ("segment", "number", "epoch", "keys", "start", "length", *((unit,) if unit else ()))
     rows = [
         (
             str(segment["id"]),
@@ -175,10 +177,15 @@ def info(stream: StreamArgument, controller: ControllerOption = None, json: Json
             f"{segment['low']:.6g} – {segment['high']:.6g}",
             segment["start_offset"],
             segment["length"],
+            *((_rate_text(segment["rate_per_s"]),) if unit else ()),
         )
         for segment in found["segments"]
     ]
     print_table("active segments", columns, rows)
+
+
+def _rate_text(rate_per_s: float | None) -> str:
+    return "unknown" if rate_per_s is None else f"{rate_per_s:,.1f}"
 
 
 async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str, Any], dict[str, str]]:
@@ -187,6 +194,8 @@ async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str
     from tailrace.common.names import segment_epoch, segment_number
 
     found = await StreamManager(client).info(stream)
+    state = await client.controller.describe_stream(stream, sizes=True)
+    rates = state.rates or {}
     rows = []
     for identifier, key_range in found.segments:
         properties = await client.segments.segment_info(stream.segment(identifier))
@@ -199,10 +208,10 @@ async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str
                 "high": key_range.high,
                 "start_offset": properties.start_offset,
                 "length": properties.length,
+                "rate_per_s": rates.get(identifier),
             }
         )
     machine, text = config_fields(found.config)
-    state = await client.controller.describe_stream(stream, sizes=True)
     last_scale, scale_text = scaled_fields(state)
     lengths, lengths_text = bytes_fields(state)
     text.update(scale_text | lengths_text)

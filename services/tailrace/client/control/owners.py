@@ -10,7 +10,7 @@ from tailrace.common.errors import NoSuchReaderGroupError, NoSuchStreamError, No
 from tailrace.rpc import operator_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tailrace.client.model import StreamName
     from tailrace.common.stream_policies import StreamConfig
@@ -58,11 +58,14 @@ class StreamDescription(NamedTuple):
     """The present state of a stream. ``head_bytes`` and ``tail_bytes`` count all truncated and all written bytes.
     ``scaled`` is the last scale.
 
-    ``truncated`` is the last truncation by policy; ``holders`` are the subscribers, those that hold most first, at most
-    100. ``applied_ms`` is when the policy was applied last without an error; 0: never. ``created_ms`` is when a stream
+    ``truncated`` is the last truncation by policy; ``holders`` are the subscribers, those that hold most first.
+    ``applied_ms`` is when the policy was applied last without an error; 0: never. ``created_ms`` is when a stream
     with a policy was created; 0: the controller is of an earlier version. ``oldest_ms`` is when the oldest byte was
     written, at the earliest; 0: there is none, or it is unknown. ``held_bytes`` are the bytes of
     objects that it holds in Tier 2, as of the last minutes; None: not known. All of these need `sizes`.
+
+    ``rates`` are those of its active segments, in the unit of its scaling policy per second, as means over two
+    minutes; one that was not measured has none. None: its policy is Fixed, or the controller does not know them.
 
     ``incarnation`` increases each time a stream of the name is created. ``state``: active, updating, scaling,
     truncating, sealing, sealed or deleting.
@@ -83,6 +86,7 @@ class StreamDescription(NamedTuple):
     created_ms: int = 0
     oldest_ms: int = 0
     held_bytes: int | None = None
+    rates: Mapping[int, float] | None = None
 
     @property
     def is_sealed(self) -> bool:
@@ -106,7 +110,8 @@ class OwnerCalls(Caller):
     async def stream_reports(self, wanted: Sequence[tuple[StreamName, int]]) -> list[pb.StreamReports.Report]:
         """Return the reports of up to STREAM_REPORTS_MAX streams, each with the version that the caller has (or 0).
 
-        See `StreamReports` for a caller that wants descriptions.
+        Of the first ones only, one at least, when all are too long for an answer. See `StreamReports` for a caller that
+        wants descriptions.
         """
         streams = [
             pb.StreamReportsRequest.Wanted(scope=stream.scope, stream=stream.stream, since=since)
@@ -190,6 +195,7 @@ def description(stream: StreamName, reply: pb.StreamDescription) -> StreamDescri
         created_ms=kept.createdMs,
         oldest_ms=kept.oldestMs,
         held_bytes=reply.heldBytes if reply.HasField("heldBytes") else None,
+        rates=dict(reply.rates.perSecond) if reply.HasField("rates") else None,
     )
 
 

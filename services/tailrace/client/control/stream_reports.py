@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.client.control.owners import StreamDescription, description
 from tailrace.common import limits
-from tailrace.common.errors import UnavailableError
+from tailrace.common.errors import ProtocolError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,16 +81,21 @@ class StreamReports:
     async def _ask(
         self, streams: Sequence[StreamName], waiting: dict[StreamName, list[asyncio.Future[StreamDescription]]]
     ) -> None:
-        self.calls += 1
         known = {stream: self._known.get(stream) for stream in streams}
-        wanted = [(stream, one.version if one is not None else 0) for stream, one in known.items()]
-        for stream, report in zip(streams, await self._calls().stream_reports(wanted), strict=True):
-            try:
-                found = self._read(stream, report, known[stream])
-            except Exception as error:
-                _answer(waiting[stream], error)
-            else:
-                _answer(waiting[stream], found)
+        while streams:
+            self.calls += 1
+            wanted = [(stream, one.version if (one := known[stream]) is not None else 0) for stream in streams]
+            reports = await self._calls().stream_reports(wanted)
+            if not 0 < len(reports) <= len(streams):
+                raise ProtocolError(f"{len(reports)} reports of {len(streams)} streams")
+            for stream, report in zip(streams, reports, strict=False):
+                try:
+                    found = self._read(stream, report, known[stream])
+                except Exception as error:
+                    _answer(waiting[stream], error)
+                else:
+                    _answer(waiting[stream], found)
+            streams = streams[len(reports) :]  # the answer had no room for these
 
     def _read(self, stream: StreamName, report: pb.StreamReports.Report, known: _Known | None) -> StreamDescription:
         if report.error:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tailrace.controller.managers.held_bytes import HeldBytes
     from tailrace.controller.managers.retention import RetentionManager
     from tailrace.controller.managers.scopes import ScopeManager
+    from tailrace.controller.managers.segment_rates import SegmentRates
     from tailrace.controller.managers.stream_cuts import CutReader
     from tailrace.controller.managers.streams import StreamManager
     from tailrace.controller.managers.tables import TableManager
@@ -50,6 +51,7 @@ class Core:
     cuts: CutReader
     retention: RetentionManager
     held_bytes: HeldBytes
+    segment_rates: SegmentRates
     containers: ContainerMap
     membership: Membership
     endpoints: list[tuple[str, int]]

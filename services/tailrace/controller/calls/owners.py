@@ -9,6 +9,7 @@ import msgspec
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotTheOwnerError, TailraceError
+from tailrace.common.stream_policies import ScaleType
 from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.calls.convert import config_message, key_of, positions
 from tailrace.controller.managers.retention_report import RetentionReport, Unread
@@ -20,8 +21,11 @@ from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.controller.calls.call import Call, Core
     from tailrace.controller.managers.sizes import Measured
+    from tailrace.controller.metadata.model import Epoch
     from tailrace.controller.metadata.records import StreamRecord
     from tailrace.controller.metadata.stream_store import StreamKey
 
@@ -61,6 +65,7 @@ class OwnerService:
                     scaledMs=scaled.created_ms, splits=scaled.splits, merges=scaled.merges, reason=scaled.reason
                 )
             )
+        self._describe_rates(described, key, root, active)
         if request.sizes:
             measured = await self._sizes.measured(key, root)
             described.headBytes, described.tailBytes = measured.sizes
@@ -69,6 +74,15 @@ class OwnerService:
             if root.config.retention is not None:
                 described.retention.CopyFrom(await self._retention(key, root, measured))
         return described
+
+    def _describe_rates(
+        self, described: pb.StreamDescription, key: StreamKey, root: StreamRecord, active: Epoch
+    ) -> None:
+        kind = root.config.scaling.kind
+        rates = None if kind is ScaleType.FIXED else self._core.segment_rates.of(key, kind)
+        if rates is not None:
+            known = {each.identifier: rates[each.identifier] for each in active.segments if each.identifier in rates}
+            described.rates.CopyFrom(pb.SegmentRates(perSecond=known))
 
     async def _retention(self, key: StreamKey, root: StreamRecord, measured: Measured) -> pb.Retention:
         """Return the last truncation by policy, and what each subscriber has not read."""
@@ -100,11 +114,14 @@ class OwnerService:
                 )
             )
         holders.sort(key=lambda each: each.unreadBytes, reverse=True)
-        described.holders.extend(holders[: limits.SUBSCRIBERS_DESCRIBED_MAX])
+        described.holders.extend(holders)
         return described
 
     async def stream_reports(self, request: pb.StreamReportsRequest, call: Call) -> pb.StreamReports:
-        """Describe many streams at once; one that cannot be described now keeps no other from it."""
+        """Describe many streams at once; one that cannot be described now keeps no other from it.
+
+        The answer ends where it would have more than `limits.STREAM_REPORTS_MAX_BYTES`.
+        """
         if len(request.streams) > limits.STREAM_REPORTS_MAX:
             raise BadRequestError(f"{len(request.streams)} streams, at most {limits.STREAM_REPORTS_MAX} are allowed")
 
@@ -119,7 +136,7 @@ class OwnerService:
                 return pb.StreamReports.Report(version=version)
             return pb.StreamReports.Report(version=version, description=described)
 
-        return pb.StreamReports(reports=await gather_bounded(request.streams, report))
+        return pb.StreamReports(reports=_fitting(await gather_bounded(request.streams, report)))
 
     async def claim_stream(self, request: pb.ClaimStreamRequest, call: Call) -> pb.OwnedStreamStatus:
         """Replace the expected owner by the requested one. Succeeds when the requested owner is stored already."""
@@ -174,6 +191,16 @@ class OwnerService:
         if found is None:
             return answer(status=answer.SUBSCRIBER_NOT_FOUND)
         return answer(status=answer.SUCCESS, cut=positions(found.cut or {}))
+
+
+def _fitting(reports: Sequence[pb.StreamReports.Report]) -> Sequence[pb.StreamReports.Report]:
+    """Return the first reports, as many as one message may have, but one at least."""
+    total_bytes = 0
+    for count, one in enumerate(reports):
+        total_bytes += one.ByteSize()
+        if count and total_bytes > limits.STREAM_REPORTS_MAX_BYTES:
+            return reports[:count]
+    return reports
 
 
 def _version(described: pb.StreamDescription) -> int:

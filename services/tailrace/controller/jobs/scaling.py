@@ -2,8 +2,9 @@
 
 See docs/controller.md#automatic-scaling, ADR 0027.
 
-Each round asks every container for the rates of its segments, and decides by what it gets. Nothing is kept between
-rounds: a round that fails, or that misses a container, is made up for by the next one.
+Each round asks every container for the rates of its segments, and decides by what it gets. No round decides by what
+another one got: a round that fails, or that misses a container, is made up for by the next one. What is kept is for
+descriptions of streams.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tailrace.common import limits
 from tailrace.common.errors import InvalidNameError, TailraceError
 from tailrace.common.names import parse_segment_name
 from tailrace.common.task_groups import run_all
+from tailrace.controller.managers.segment_rates import RatesFound
 from tailrace.controller.managers.streams import ScalePreconditionError
 from tailrace.controller.metadata.metadata_store import bucket_of
 from tailrace.controller.metadata.model import StreamState
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from tailrace.common.stream_policies import ScalingPolicy
     from tailrace.controller.instances.membership import Membership
+    from tailrace.controller.managers.segment_rates import SegmentRates
     from tailrace.controller.managers.streams import StreamManager
     from tailrace.controller.scaling.decision import Plan
     from tailrace.controller.workflows.context import WorkflowContext
@@ -58,12 +61,18 @@ class ScalingJob:
     """A task that scales streams until it is closed."""
 
     def __init__(
-        self, context: WorkflowContext, membership: Membership, streams: StreamManager, source: RateSource | None
+        self,
+        context: WorkflowContext,
+        membership: Membership,
+        streams: StreamManager,
+        source: RateSource | None,
+        shown: SegmentRates,
     ) -> None:
         self._context = context
         self._membership = membership
         self._streams = streams
         self._source = source
+        self._shown = shown
         self._times = ScalingTimes(context.config.scaling_time_factor)
         self._slots = StepSlots(limits.SCALING_STREAMS_CONCURRENT_MAX)
         self._asking = asyncio.Semaphore(limits.SCALING_CONTAINERS_CONCURRENT_MAX)
@@ -106,7 +115,9 @@ class ScalingJob:
         if not mine:
             return
         streams: dict[StreamKey, dict[int, MeasuredRate]] = {}
-        await run_all(*(self._ask(source, number, mine, streams) for number in range(source.container_count)))
+        shown = RatesFound()
+        await run_all(*(self._ask(source, number, mine, streams, shown) for number in range(source.container_count)))
+        self._shown.replace(shown)
         await run_all(*(self._scale(key, rates) for key, rates in streams.items() if self._may_scale(rates)))
         self.rounds += 1
 
@@ -116,6 +127,7 @@ class ScalingJob:
         container_id: int,
         buckets: Collection[int],
         streams: dict[StreamKey, dict[int, MeasuredRate]],
+        shown: RatesFound,
     ) -> None:
         """Add the rates of a container's segments; a container that does not answer has none in this round."""
         try:
@@ -132,8 +144,12 @@ class ScalingJob:
                 name = parse_segment_name(each.name)
             except InvalidNameError:
                 continue  # made by a client that uses segments directly
-            if not name.suffix and bucket_of(name.scope, name.stream) in buckets:
-                streams.setdefault(StreamKey(name.scope, name.stream), {})[name.identifier] = each
+            if name.suffix:
+                continue
+            key = StreamKey(name.scope, name.stream)
+            shown.add(key, name.identifier, each)
+            if bucket_of(name.scope, name.stream) in buckets:
+                streams.setdefault(key, {})[name.identifier] = each
 
     def _may_scale(self, rates: Rates) -> bool:
         """Return whether the stream is worth a look at its records; by the segments' own copies of the policy."""

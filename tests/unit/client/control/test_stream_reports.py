@@ -10,7 +10,7 @@ from tailrace.client.control.owners import OwnerCalls
 from tailrace.client.control.stream_reports import StreamReports
 from tailrace.client.model import StreamName
 from tailrace.common import limits
-from tailrace.common.errors import NoSuchStreamError, UnavailableError
+from tailrace.common.errors import NoSuchStreamError, ProtocolError, UnavailableError
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
 
@@ -24,6 +24,8 @@ class Calls(OwnerCalls):
         self.away: set[str] = set()
         self.failure: Exception | None = None
         self.pause_s = 0.0
+        self.room: int | None = None
+        """Reports that an answer has at most."""
 
     async def stream_reports(self, wanted: object) -> list[pb.StreamReports.Report]:
         await asyncio.sleep(self.pause_s)
@@ -31,7 +33,7 @@ class Calls(OwnerCalls):
             raise self.failure
         assert isinstance(wanted, list)
         self.asked.append([(stream.stream, since) for stream, since in wanted])
-        return [self._report(stream.stream, since) for stream, since in wanted]
+        return [self._report(stream.stream, since) for stream, since in wanted][: self.room]
 
     def _report(self, name: str, since: int) -> pb.StreamReports.Report:
         if name in self.away:
@@ -74,6 +76,24 @@ async def test_large_batches_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     reports = StreamReports(lambda: calls)
     await asyncio.gather(*(reports.describe(stream(name)) for name in calls.tails))
     assert [len(batch) for batch in calls.asked] == [7, 7, 6]
+
+
+async def test_what_an_answer_has_no_room_for_is_asked_again() -> None:
+    calls = Calls()
+    calls.tails, calls.away, calls.room = {f"s{number}": number for number in range(7)}, {"s3"}, 3
+    reports = StreamReports(lambda: calls)
+    found = await asyncio.gather(*(reports.describe(stream(name)) for name in calls.tails), return_exceptions=True)
+    assert [getattr(one, "tail_bytes", None) for one in found] == [0, 1, 2, None, 4, 5, 6]
+    assert isinstance(found[3], UnavailableError)
+    assert [len(batch) for batch in calls.asked] == [7, 4, 1]
+
+
+async def test_an_answer_without_reports_is_an_error() -> None:
+    calls = Calls()
+    calls.tails, calls.room = {"there": 1}, 0
+    with pytest.raises(ProtocolError, match="0 reports of 1 streams"):
+        await StreamReports(lambda: calls).describe(stream("there"))
+    assert len(calls.asked) == 1
 
 
 async def test_each_caller_gets_the_error_of_its_stream() -> None:

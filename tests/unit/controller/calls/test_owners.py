@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, UnavailableError
 from tailrace.controller.managers.sizes import head_bytes
 from tailrace.controller.metadata.epochs import first_epoch, new_segments, next_epoch, segments_of
@@ -332,3 +333,24 @@ async def test_a_stream_that_cannot_be_described_keeps_no_other_from_it(
     assert found.description.segments == 1
     with pytest.raises(BadRequestError, match="at most 500"):
         await reports(api, *((f"s{number}", 0) for number in range(501)))
+
+
+async def test_an_answer_ends_where_it_would_be_too_long(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    await api.setup(1)
+    (one,) = await reports(api, (api.stream, 0))
+    monkeypatch.setattr(limits, "STREAM_REPORTS_MAX_BYTES", 2 * one.ByteSize())
+    assert len(await reports(api, *[(api.stream, 0)] * 5)) == 2
+    assert len(await reports(api, *[(api.stream, one.version)] * 5)) == 5, "without descriptions"
+    monkeypatch.setattr(limits, "STREAM_REPORTS_MAX_BYTES", 1)
+    assert await reports(api, *[(api.stream, 0)] * 5) == [one], "one at least"
+
+
+async def test_a_report_of_the_most_subscribers_fits_into_an_answer() -> None:
+    name = f"{'s' * limits.SCOPE_NAME_MAX_LENGTH}/{'g' * limits.STREAM_NAME_MAX_LENGTH}"
+    most = 2**63 - 1
+    one = pb.Holder(subscriber=name, hasPosition=True, unreadBytes=most, lostBytes=most, publishedMs=most)
+    one.unreadBeforeMs = most
+    found = pb.Retention(holders=[one] * limits.SUBSCRIBERS_PER_STREAM_MAX)
+    rates = pb.SegmentRates(perSecond={number << 32: 1.5 for number in range(limits.STREAM_SEGMENTS_MAX)})
+    report = pb.StreamReports.Report(description=pb.StreamDescription(retention=found, rates=rates))
+    assert report.ByteSize() < limits.STREAM_REPORTS_MAX_BYTES

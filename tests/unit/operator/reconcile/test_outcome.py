@@ -179,7 +179,12 @@ MEASURED = {
     "bytes": 1000,
     "retention": {"retainedBytes": 1000, "lastRun": "2026-03-01T11:00:00Z", "heldBy": {"subscriber": "s/g"}},
     "subscribers": [{"name": "s/g", "unreadBytes": 500}],
+    "segmentRates": [{"segment": 7, "perSecond": 10}, {"segment": 8, "perSecond": 0}],
 }
+
+
+def rates(first: int, second: int) -> list[dict[str, int]]:
+    return [{"segment": 7, "perSecond": first}, {"segment": 8, "perSecond": second}]
 
 
 def with_measured(**changed: object) -> dict[str, object]:
@@ -193,8 +198,10 @@ def with_measured(**changed: object) -> dict[str, object]:
         with_measured(bytes=901),
         with_measured(subscribers=[{"name": "s/g", "unreadBytes": 549}]),
         with_measured(retention={**MEASURED["retention"], "lastRun": "2026-03-01T12:00:59Z"}),  # type: ignore[dict-item]
+        with_measured(segmentRates=rates(20, 1)),
+        with_measured(segmentRates=rates(5, 0)),
     ],
-    ids=["more", "less", "nested", "time"],
+    ids=["more", "less", "nested", "time", "rate-doubled", "rate-halved"],
 )
 def test_a_small_change_of_what_is_measured_is_written_after_five_minutes(found: dict[str, object]) -> None:
     before = {**MEASURED, "measuredTime": AT, "observedGeneration": 1}
@@ -219,8 +226,25 @@ def test_a_small_change_of_what_is_measured_is_written_after_five_minutes(found:
         with_measured(subscribers=[*MEASURED["subscribers"], {"name": "s/h"}]),  # type: ignore[misc]
         with_measured(subscribers=[{"name": "s/g"}]),
         with_measured(subscribers=None),
+        with_measured(segmentRates=rates(21, 0)),
+        with_measured(segmentRates=rates(4, 0)),
+        with_measured(segmentRates=rates(10, 2)),
+        with_measured(segmentRates=rates(10, 0)[:1]),
     ],
-    ids=["more", "less", "zero", "holder-gone", "another-holder", "subscriber", "no-cut", "no-subscribers"],
+    ids=[
+        "more",
+        "less",
+        "zero",
+        "holder-gone",
+        "another-holder",
+        "subscriber",
+        "no-cut",
+        "no-subscribers",
+        "rate-more-than-doubled",
+        "rate-more-than-halved",
+        "rate-from-nothing",
+        "segment-gone",
+    ],
 )
 def test_a_large_change_of_what_is_measured_is_written_at_once(found: dict[str, object]) -> None:
     before = {**MEASURED, "measuredTime": AT, "observedGeneration": 1}
