@@ -52,7 +52,8 @@ async def segment_count(client: Client) -> int:
 async def shows_rates(client: Client) -> bool:
     """Whether the description has a rate above the target, and has rates of active segments alone."""
     before = {identifier for identifier, _ in (await client.streams.info(STREAM)).segments}
-    rates = (await client.context.controller.describe_stream(STREAM)).rates or {}
+    found = (await client.context.controller.describe_stream(STREAM)).rates
+    rates = {} if found is None else found.per_s
     after = {identifier for identifier, _ in (await client.streams.info(STREAM)).segments}
     assert before != after or rates.keys() <= after
     return max(rates.values(), default=0) > TARGET_PER_S

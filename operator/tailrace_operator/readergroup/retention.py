@@ -8,6 +8,7 @@ from tailrace.common.quantities import size_text
 from tailrace.common.stream_policies import UNLIMITED, RetentionType
 from tailrace_operator.kube.manifests import time_text
 from tailrace_operator.reconcile.outcome import Condition, Status
+from tailrace_operator.schema import grammar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,14 +40,25 @@ def no_subscriber() -> tuple[Condition, Condition]:
 
 
 def subscribed(group: str, found: Mapping[str, StreamDescription], now_ms: int) -> tuple[Condition, Condition]:
-    """Return both conditions of a subscriber, ``scope/group``, by the present states of its streams."""
+    """Return both conditions of a subscriber, ``scope/group``, by the present states of its streams.
+
+    Unknown, NotListed, where a controller of an earlier version described a stream of so many subscribers that it may
+    have left the group out: one that has read nearly all, or has published no position.
+    """
     held = [
         _Held(stream, holder, one.config.retention, now_ms)
         for stream, one in sorted(found.items())
         for holder in one.holders
         if holder.subscriber == group
     ]
-    return _blocking(held), _dropped(held)
+    left_out = [
+        stream
+        for stream, one in sorted(found.items())
+        if not one.has_all_holders
+        and len(one.holders) >= grammar.SUBSCRIBERS_FORMERLY_DESCRIBED_MAX
+        and not any(holder.subscriber == group for holder in one.holders)
+    ]
+    return _blocking(held, left_out), _dropped(held, left_out)
 
 
 class _Held(NamedTuple):
@@ -79,7 +91,15 @@ class _Held(NamedTuple):
         return size_text(value) if by_size else f"{value / 1000:g} s"
 
 
-def _blocking(held: Sequence[_Held]) -> Condition:
+def _not_listed(kind: str, left_out: Sequence[str], unknown_part: str) -> Condition:
+    message = (
+        f"{unknown_part} of {', '.join(left_out)} is not known: a controller of an earlier version lists "
+        f"only the {grammar.SUBSCRIBERS_FORMERLY_DESCRIBED_MAX} subscribers that hold back most, and not the group."
+    )
+    return Condition(kind, Status.UNKNOWN, "NotListed", message, warn_on=Status.TRUE)
+
+
+def _blocking(held: Sequence[_Held], left_out: Sequence[str]) -> Condition:
     for each in held:
         if each.policy is not None and each.kept > each.policy.minimum:
             message = (
@@ -87,6 +107,8 @@ def _blocking(held: Sequence[_Held]) -> Condition:
                 f"{each.bound(each.policy.minimum)}."
             )
             return Condition(BLOCKING, Status.TRUE, "HoldsData", message, warn_on=Status.TRUE)
+    if left_out:
+        return _not_listed(BLOCKING, left_out, "What the group holds back")
     without = [each.stream for each in held if each.holder.unread_bytes is None]
     if without:
         message = (
@@ -98,12 +120,14 @@ def _blocking(held: Sequence[_Held]) -> Condition:
     return Condition(BLOCKING, Status.FALSE, "KeepsUp", message, warn_on=Status.TRUE)
 
 
-def _dropped(held: Sequence[_Held]) -> Condition:
+def _dropped(held: Sequence[_Held], left_out: Sequence[str]) -> Condition:
     for each in held:
         if each.holder.lost_bytes > 0:
             lost = size_text(each.holder.lost_bytes)
             message = f"Stream {each.stream} deleted at least {lost} before the group read them."
             return Condition(DROPPED, Status.TRUE, "UnreadDeleted", message, warn_on=Status.TRUE)
+    if left_out:
+        return _not_listed(DROPPED, left_out, "What the group has lost")
     for each in held:
         policy = each.policy
         if policy is not None and policy.most != UNLIMITED and each.kept >= _NEAR_MAX * policy.most:

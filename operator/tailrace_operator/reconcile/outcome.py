@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import enum
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -28,8 +28,6 @@ READY: Final = "Ready"
 MEASURED_TIME: Final = "measuredTime"
 _NEAR: Final = 10
 """A number is near another one from which it differs by less than one part in so many."""
-PER_SECOND: Final = "perSecond"
-"""Field of a rate. Rates are never quite the same: one is near another one up to twice as high, and up to 1 more."""
 _REASON: Final = re.compile(r"[A-Z][A-Za-z0-9]*")
 
 
@@ -79,7 +77,8 @@ class Outcome:
 
     ``conditions``: conditions to set; others in the status are kept. ``status``: fields of the status to set, None
     removes a field; fields that are not named are kept. ``measured``: the same for numbers that keep changing, which
-    are not written each time (`changes_of`). ``notices``: Events besides those of transitions.
+    are not written each time (`changes_of`). ``near``: for fields of ``measured`` that vary by nature, whether two
+    values differ by little. ``notices``: Events besides those of transitions.
     ``retry_after_s``: reconcile again after this time; None: with the next period. ``finalizer``: True adds
     `FINALIZER`, False removes it, None leaves it unchanged. ``carried_out``: False while the specification waits for
     something; then ``status.observedGeneration`` stays that of the last one that was carried out or refused.
@@ -95,6 +94,7 @@ class Outcome:
     finalizer: bool | None = None
     carried_out: bool = True
     measured: Mapping[str, Any] = field(default_factory=dict)
+    near: Mapping[str, Callable[[object, object], bool]] = field(default_factory=dict)
 
 
 class Reconciler(Protocol):
@@ -147,8 +147,8 @@ def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now
     """Return what to write to an object so that it shows the outcome.
 
     What was measured is written with ``status.measuredTime``: when something else is written, when a number differs
-    from the written one by a tenth or more (a rate: when it has more than doubled or halved), and when the written ones
-    are `limits.OPERATOR_MEASURED_AGE_S` old.
+    from the written one by a tenth or more, or a value is not ``near`` it, and when the written ones are
+    `limits.OPERATOR_MEASURED_AGE_S` old.
 
     `generation`: of the specification that was reconciled. `now`: the time in RFC 3339, in seconds.
     """
@@ -161,7 +161,7 @@ def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now
     if outcome.carried_out and generation is not None and status.get("observedGeneration") != generation:
         wanted["observedGeneration"] = generation
     measured = _differing(status, outcome.measured)
-    near = all(_is_near(status.get(name), value) for name, value in outcome.measured.items())
+    near = all(outcome.near.get(name, _is_near)(status.get(name), value) for name, value in outcome.measured.items())
     if measured and (wanted or not near or _is_old(status.get(MEASURED_TIME), now)):
         wanted |= {**measured, MEASURED_TIME: now}
     notices = (*transitions(status.get("conditions"), outcome.conditions), *outcome.notices)
@@ -182,22 +182,14 @@ def _is_old(written: object, now: str) -> bool:
 
 
 def _is_near(found: object, wanted: object) -> bool:
-    """Return whether two values differ by less than a tenth in all numbers but rates, and otherwise only in times."""
+    """Return whether two values differ by less than a tenth in all numbers, and otherwise only in times."""
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
-        return found.keys() == wanted.keys() and all(
-            (_is_near_rate if name == PER_SECOND else _is_near)(found[name], wanted[name]) for name in wanted
-        )
+        return found.keys() == wanted.keys() and all(_is_near(found[name], wanted[name]) for name in wanted)
     if isinstance(found, list) and isinstance(wanted, list):
         return len(found) == len(wanted) and all(map(_is_near, found, wanted))
     if isinstance(found, int) and isinstance(wanted, int):
         return found == wanted or abs(wanted - found) * _NEAR < found
     return found == wanted or (is_time(found) and is_time(wanted))
-
-
-def _is_near_rate(found: object, wanted: object) -> bool:
-    if isinstance(found, int) and isinstance(wanted, int):
-        return abs(wanted - found) <= max(1, min(found, wanted))
-    return found == wanted
 
 
 def _merge_patch(found: object, wanted: object) -> object:

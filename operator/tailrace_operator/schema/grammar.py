@@ -63,11 +63,13 @@ IMAGE_MAX_LENGTH: Final = 512
 IMAGE_PULL_POLICIES: Final = ("Always", "IfNotPresent", "Never")
 
 # -- Stream ---------------------------------------------------------------------------------------------------------
-SCALING_TYPES: Final = ("Fixed", "EventRate", "ByteRate")
+RATE_SCALING_TYPES: Final = ("EventRate", "ByteRate")
+SCALING_TYPES: Final = ("Fixed", *RATE_SCALING_TYPES)
 RETENTION_TYPES: Final = ("Size", "Time")
 DELETION_POLICIES: Final = ("Retain", "Delete")
 INT32_MAX: Final = 2**31 - 1
 SUBSCRIBERS_LISTED_MAX: Final = 20
+SUBSCRIBERS_FORMERLY_DESCRIBED_MAX: Final = 100
 SEGMENT_RATES_LISTED_MAX: Final = 100
 SUBSCRIBER_MAX_LENGTH: Final = limits.SCOPE_NAME_MAX_LENGTH + 1 + limits.STREAM_NAME_MAX_LENGTH
 SCALE_FACTOR_DEFAULT: Final = 2

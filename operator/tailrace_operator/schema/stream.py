@@ -158,22 +158,31 @@ def spec() -> Schema:
     )
 
 
-def _segment_rates() -> Schema:
-    return keyed_list(
-        "Rates at which the active segments are written, in the order of their ids, of those with the highest rates; "
-        "absent with type Fixed and while no controller knows them.",
+def _rates() -> Schema:
+    segments = keyed_list(
+        "Active segments whose rates are known, in the order of their ids: those with the highest rates.",
         "segment",
         struct(
             "An active segment.",
             {
                 "segment": integer("Its id, as `tailrace stream info` shows it."),
-                "perSecond": integer(
-                    "Events (EventRate) or kilobytes of 1024 bytes (ByteRate) per second, as a mean over two minutes."
-                ),
+                "perSecond": integer("Its rate, as a mean over two minutes."),
             },
             required=("segment", "perSecond"),
         ),
         max_items=grammar.SEGMENT_RATES_LISTED_MAX,
+    )
+    return struct(
+        "How fast segments of a stream that scales by rates are written; as it was, while no controller knows it.",
+        {
+            "type": choice(
+                "EventRate: in events per second; ByteRate: in kilobytes of 1024 bytes per second.",
+                grammar.RATE_SCALING_TYPES,
+            ),
+            "time": timestamp("When a controller got the rates."),
+            "segments": segments,
+        },
+        required=("type", "time", "segments"),
     )
 
 
@@ -269,10 +278,8 @@ def status() -> Schema:
             "tier2Bytes": integer(
                 "Bytes of objects that the stream holds in the object store, minutes ago; absent while unknown."
             ),
-            "measuredTime": timestamp(
-                "When headBytes, tailBytes, bytes, segmentRates, retention and subscribers were measured."
-            ),
-            "segmentRates": _segment_rates(),
+            "measuredTime": timestamp("When headBytes, tailBytes, bytes, retention and subscribers were measured."),
+            "rates": _rates(),
             "lastScale": _last_scale(),
             "retention": _retained(),
             "subscribers": _subscribers(),

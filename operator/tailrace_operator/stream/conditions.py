@@ -9,8 +9,9 @@ from tailrace.common import limits
 from tailrace.common.quantities import size_text
 from tailrace.common.stream_policies import WHY_SCALED
 from tailrace_operator.kube.manifests import Notice, time_text
-from tailrace_operator.reconcile.outcome import MEASURED_TIME, PER_SECOND, READY, Condition, Outcome, Status
+from tailrace_operator.reconcile.outcome import MEASURED_TIME, READY, Condition, Outcome, Status
 from tailrace_operator.schema import grammar
+from tailrace_operator.stream.rates import RATES, rates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,8 +158,7 @@ def not_ready(reason: str, message: str) -> Condition:
 _RETAINED: Final = (RETENTION, "subscribers")
 _BYTES: Final = ("headBytes", "tailBytes", "bytes")
 _HELD: Final = "tier2Bytes"
-_RATES: Final = "segmentRates"
-_ALL: Final = ("epoch", "segments", *_BYTES, _HELD, _RATES, LAST_SCALE, *_RETAINED, MEASURED_TIME)
+_ALL: Final = ("epoch", "segments", *_BYTES, _HELD, RATES, LAST_SCALE, *_RETAINED, MEASURED_TIME)
 
 
 def numbers(found: StreamDescription, me: Owner) -> dict[str, Any]:
@@ -173,18 +173,7 @@ def measured(spec: StreamSpec, found: StreamDescription, now_ms: int) -> dict[st
     # A controller that has just started does not know it yet: what another one said stays.
     held = {} if found.held_bytes is None else {_HELD: found.held_bytes}
     bytes_ = dict(zip(_BYTES, values, strict=True))
-    return {**bytes_, **held, **_rates(spec, found), **_retained(spec.retention, found, now_ms)}
-
-
-def _rates(spec: StreamSpec, found: StreamDescription) -> dict[str, Any]:
-    """Return the rates of segments: None without a policy by rates, no field while the controller does not know."""
-    if spec.scaling.kind == "Fixed":
-        return {_RATES: None}
-    if found.rates is None:
-        return {}
-    fastest = sorted(found.rates.items(), key=lambda each: (-each[1], each[0]))[: grammar.SEGMENT_RATES_LISTED_MAX]
-    # In the order of ids: a list whose order follows the rates would change with each of them.
-    return {_RATES: [{"segment": segment, PER_SECOND: round(rate)} for segment, rate in sorted(fastest)] or None}
+    return {**bytes_, **held, **rates(found), **_retained(spec.retention, found, now_ms)}
 
 
 def scaled_since(status: Mapping[str, Any], outcome: Outcome) -> Notice | None:

@@ -24,6 +24,7 @@ from tailrace_operator.stream import conditions
 from tailrace_operator.stream.deletion import delete_stream
 from tailrace_operator.stream.owner import Owner
 from tailrace_operator.stream.plan import Claim, Create, Refuse, Scale, Sealed, Step, Update, Wait, next_step
+from tailrace_operator.stream.rates import RATES, are_rates_near
 
 if TYPE_CHECKING:
     from tailrace.client.async_client import Client
@@ -274,4 +275,5 @@ def _outcome(
         retry_after_s,
         carried_out=not isinstance(step, Wait),
         measured=conditions.measured(spec, found, moment.now_ms),
+        near={RATES: are_rates_near},
     )

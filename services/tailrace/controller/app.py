@@ -41,6 +41,7 @@ from tailrace.controller.metadata.metadata_store import (
 from tailrace.controller.metadata.scope_store import ScopeStore
 from tailrace.controller.metadata.stream_store import StreamStore
 from tailrace.controller.metadata.tag_index import TagIndex
+from tailrace.controller.scaling.times import ScalingTimes
 from tailrace.controller.workflows.adoption import PendingWork
 from tailrace.controller.workflows.context import INTENT_ID_BYTES, ControllerConfig, WorkflowContext
 from tailrace.controller.workflows.driver import StreamDriver
@@ -126,7 +127,7 @@ class Controller:
         retention = RetentionManager(context, driver, streams, cuts)
         self._tag_lists = TagLists(context, membership)
         self._held_bytes = HeldBytes(held)
-        segment_rates = SegmentRates()
+        segment_rates = SegmentRates(ScalingTimes(context.config.scaling_time_factor))
         core = Core(
             context=context,
             driver=driver,

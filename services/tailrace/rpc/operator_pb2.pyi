@@ -136,7 +136,9 @@ Global___StreamDescription: _TypeAlias = StreamDescription  # noqa: Y015
 @_typing.final
 class SegmentRates(_message.Message):
     """The rate of each active segment in the unit of the stream's scaling policy per second: events, or kilobytes of 1024
-    bytes. A mean over two minutes, up to half a minute ago. A segment that was not measured is not in the map.
+    bytes. A mean over two minutes. `measuredMs` is when the controller asked for rates; that of a container that did not
+    answer then is up to two minutes older. A segment without a known rate is not in the map. The controllers' scaling time
+    factor applies to these times.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -162,16 +164,19 @@ class SegmentRates(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     PERSECOND_FIELD_NUMBER: _builtins.int
+    MEASUREDMS_FIELD_NUMBER: _builtins.int
+    measuredMs: _builtins.int
     @_builtins.property
     def perSecond(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]: ...
     def __init__(
         self,
         *,
         perSecond: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
+        measuredMs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["perSecond", b"perSecond"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["measuredMs", b"measuredMs", "perSecond", b"perSecond"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -210,7 +215,7 @@ Global___LastScale: _TypeAlias = LastScale  # noqa: Y015
 @_typing.final
 class Retention(_message.Message):
     """The last truncation by the stream's policy, whose time is 0 when there was none, and what subscribers have not read,
-    those that hold most first. A truncation has a reason: MinLimit, Consumption or MaxLimit.
+    those that hold most first: all of them with `hasAllHolders`, or at most 100 from an earlier version. A truncation has a reason: MinLimit, Consumption or MaxLimit.
     `appliedMs` is when the policy was applied last without an error; 0: never. `oldestMs` is when the oldest byte was
     written, at the earliest; 0: there is none, or it is not known. `createdMs` is when the stream was created.
     """
@@ -224,12 +229,14 @@ class Retention(_message.Message):
     APPLIEDMS_FIELD_NUMBER: _builtins.int
     OLDESTMS_FIELD_NUMBER: _builtins.int
     CREATEDMS_FIELD_NUMBER: _builtins.int
+    HASALLHOLDERS_FIELD_NUMBER: _builtins.int
     truncatedMs: _builtins.int
     reason: _builtins.str
     freedBytes: _builtins.int
     appliedMs: _builtins.int
     oldestMs: _builtins.int
     createdMs: _builtins.int
+    hasAllHolders: _builtins.bool
     @_builtins.property
     def holders(self) -> _containers.RepeatedCompositeFieldContainer[Global___Holder]: ...
     def __init__(
@@ -242,10 +249,11 @@ class Retention(_message.Message):
         appliedMs: _builtins.int = ...,
         oldestMs: _builtins.int = ...,
         createdMs: _builtins.int = ...,
+        hasAllHolders: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["appliedMs", b"appliedMs", "createdMs", b"createdMs", "freedBytes", b"freedBytes", "holders", b"holders", "oldestMs", b"oldestMs", "reason", b"reason", "truncatedMs", b"truncatedMs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appliedMs", b"appliedMs", "createdMs", b"createdMs", "freedBytes", b"freedBytes", "hasAllHolders", b"hasAllHolders", "holders", b"holders", "oldestMs", b"oldestMs", "reason", b"reason", "truncatedMs", b"truncatedMs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -292,7 +300,9 @@ Global___Holder: _TypeAlias = Holder  # noqa: Y015
 
 @_typing.final
 class StreamReportsRequest(_message.Message):
-    """Descriptions with sizes of up to 500 streams. `since` is the version of the report that the caller has; 0: none."""
+    """Descriptions with sizes of up to 500 streams. With `mayEnd` the answer may have reports of the first streams only: it
+    ends where it would have more than 3 MiB, but has one report at least. `since` is the version of the report that the caller has; 0: none.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -320,16 +330,19 @@ class StreamReportsRequest(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     STREAMS_FIELD_NUMBER: _builtins.int
+    MAYEND_FIELD_NUMBER: _builtins.int
+    mayEnd: _builtins.bool
     @_builtins.property
     def streams(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamReportsRequest.Wanted]: ...
     def __init__(
         self,
         *,
         streams: _abc.Iterable[Global___StreamReportsRequest.Wanted] | None = ...,
+        mayEnd: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["streams", b"streams"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mayEnd", b"mayEnd", "streams", b"streams"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -337,8 +350,7 @@ Global___StreamReportsRequest: _TypeAlias = StreamReportsRequest  # noqa: Y015
 
 @_typing.final
 class StreamReports(_message.Message):
-    """One report for each wanted stream, in their order. The last ones are left out when the reports have more than 3 MiB
-    together; the first one never is. Equal reports of a stream have equal versions. A report has no
+    """One report for each wanted stream, in their order. Equal reports of a stream have equal versions. A report has no
     description if its version is `since`. A stream that could not be described has an `error`, which may pass.
     """
 

@@ -31,8 +31,8 @@ def test_scaling_by_rate_only_raises(kube: Kubectl, programs: Programs) -> None:
     programs.write(f"{SCOPE}/rated", 10 * EVENTS)
 
     def rates() -> list[int]:
-        found = kube.get("stream", "rated")["status"].get("segmentRates", [])
-        return [each["perSecond"] for each in found]
+        found = kube.get("stream", "rated")["status"].get("rates", {"segments": []})
+        return [each["perSecond"] for each in found["segments"]]
 
     until("the status has the rates of all segments", lambda: len(rates()) == 4 and sum(rates()) > 0, RATES_S)
 

@@ -1,7 +1,10 @@
 """Segments, splits and merges as texts."""
 
+from typing import Any
+
 import pytest
 
+from tailrace.cli.commands.stream import segment_table
 from tailrace.cli.segments import find_segment, plan_texts
 from tailrace.client.control.scale_plan import ScalePlan
 from tailrace.client.model import SegmentRange
@@ -42,3 +45,14 @@ def test_a_segment_is_found_by_id_number_and_name() -> None:
 def test_what_cannot_be_done(splits: list[str], merges: list[str], message: str) -> None:
     with pytest.raises(BadRequestError, match=message):
         plan_texts(FOUR, splits, merges)
+
+
+def test_a_table_of_segments_has_rates_where_they_have_a_unit() -> None:
+    row: dict[str, Any] = {"id": 7, "number": 7, "epoch": 0, "low": 0.0, "high": 0.25, "start_offset": 10, "length": 20}
+    found = [{**row, "rate_per_s": 1234.56}, {**row, "rate_per_s": None}]
+    columns, rows = segment_table(found, None)
+    assert columns == ("segment", "number", "epoch", "keys", "start", "length")
+    assert rows == [("7", 7, 0, "0 – 0.25", 10, 20)] * 2
+    with_rates, rated = segment_table(found, "events/s")
+    assert with_rates == (*columns, "events/s")
+    assert rated == [(*rows[0], "1,234.6"), (*rows[1], "unknown")]

@@ -42,7 +42,7 @@ from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tailrace.client.context import ClientContext
     from tailrace.client.control.history import StreamHistory
@@ -167,8 +167,14 @@ def info(stream: StreamArgument, controller: ControllerOption = None, json: Json
     print_fields(str(stream), {"state": found["state"], **policies, "head": found["head"], "tail": found["tail"]})
     if not found["segments"]:
         return
-    unit = RATE_UNITS.get(found["scaling"]["type"])
-    columns = ("segment", "number", "epoch", "keys", "start", "length", *((unit,) if unit else ()))
+    print_table("active segments", *segment_table(found["segments"], RATE_UNITS.get(found["scaling"]["type"])))
+
+
+def segment_table(
+    segments: Sequence[Mapping[str, Any]], rate_unit: str | None
+) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """Return columns and rows of a table of segments, with their rates if there is a unit for these."""
+    columns = ("segment", "number", "epoch", "keys", "start", "length")
     rows = [
         (
             str(segment["id"]),
@@ -177,11 +183,13 @@ def info(stream: StreamArgument, controller: ControllerOption = None, json: Json
             f"{segment['low']:.6g} – {segment['high']:.6g}",
             segment["start_offset"],
             segment["length"],
-            *((_rate_text(segment["rate_per_s"]),) if unit else ()),
         )
-        for segment in found["segments"]
+        for segment in segments
     ]
-    print_table("active segments", columns, rows)
+    if rate_unit is None:
+        return columns, rows
+    rates = [_rate_text(segment["rate_per_s"]) for segment in segments]
+    return (*columns, rate_unit), [(*row, rate) for row, rate in zip(rows, rates, strict=True)]
 
 
 def _rate_text(rate_per_s: float | None) -> str:
@@ -195,7 +203,7 @@ async def _describe(client: ClientContext, stream: StreamName) -> tuple[dict[str
 
     found = await StreamManager(client).info(stream)
     state = await client.controller.describe_stream(stream, sizes=True)
-    rates = state.rates or {}
+    rates = {} if state.rates is None else state.rates.per_s
     rows = []
     for identifier, key_range in found.segments:
         properties = await client.segments.segment_info(stream.segment(identifier))

@@ -54,18 +54,28 @@ class Scaled(NamedTuple):
     reason: str = ""
 
 
+class SegmentRates(NamedTuple):
+    """How fast active segments are written, in the unit of the stream's scaling policy per second.
+
+    Means over two minutes, which the controller got at ``measured_ms``. A segment whose rate is not known has none.
+    """
+
+    measured_ms: int
+    per_s: Mapping[int, float]
+
+
 class StreamDescription(NamedTuple):
     """The present state of a stream. ``head_bytes`` and ``tail_bytes`` count all truncated and all written bytes.
     ``scaled`` is the last scale.
 
-    ``truncated`` is the last truncation by policy; ``holders`` are the subscribers, those that hold most first.
-    ``applied_ms`` is when the policy was applied last without an error; 0: never. ``created_ms`` is when a stream
-    with a policy was created; 0: the controller is of an earlier version. ``oldest_ms`` is when the oldest byte was
-    written, at the earliest; 0: there is none, or it is unknown. ``held_bytes`` are the bytes of
-    objects that it holds in Tier 2, as of the last minutes; None: not known. All of these need `sizes`.
+    ``truncated`` is the last truncation by policy; ``holders`` are the subscribers, those that hold most first;
+    unless ``has_all_holders`` a controller of an earlier version listed 100 at most. ``applied_ms`` is when the
+    policy was applied last without an error; 0: never. ``created_ms`` is when a stream with a policy was created; 0:
+    the controller is of an earlier version. ``oldest_ms`` is when the oldest byte was written, at the earliest; 0:
+    there is none, or it is unknown. ``held_bytes`` are the bytes of objects that it holds in Tier 2, as of the last
+    minutes; None: not known. All of these need `sizes`.
 
-    ``rates`` are those of its active segments, in the unit of its scaling policy per second, as means over two
-    minutes; one that was not measured has none. None: its policy is Fixed, or the controller does not know them.
+    ``rates`` is None if its policy is Fixed, or while the controller does not know them.
 
     ``incarnation`` increases each time a stream of the name is created. ``state``: active, updating, scaling,
     truncating, sealing, sealed or deleting.
@@ -86,7 +96,8 @@ class StreamDescription(NamedTuple):
     created_ms: int = 0
     oldest_ms: int = 0
     held_bytes: int | None = None
-    rates: Mapping[int, float] | None = None
+    rates: SegmentRates | None = None
+    has_all_holders: bool = False
 
     @property
     def is_sealed(self) -> bool:
@@ -110,14 +121,15 @@ class OwnerCalls(Caller):
     async def stream_reports(self, wanted: Sequence[tuple[StreamName, int]]) -> list[pb.StreamReports.Report]:
         """Return the reports of up to STREAM_REPORTS_MAX streams, each with the version that the caller has (or 0).
 
-        Of the first ones only, one at least, when all are too long for an answer. See `StreamReports` for a caller that
-        wants descriptions.
+        Of the first ones only, one at least, when all are too long for an answer. See `StreamReports` for a caller
+        that wants descriptions.
         """
         streams = [
             pb.StreamReportsRequest.Wanted(scope=stream.scope, stream=stream.stream, since=since)
             for stream, since in wanted
         ]
-        reply = await self._call("streamReports", pb.StreamReportsRequest(streams=streams), pb.StreamReports)
+        request = pb.StreamReportsRequest(streams=streams, mayEnd=True)
+        reply = await self._call("streamReports", request, pb.StreamReports)
         return list(reply.reports)
 
     async def claim_stream(self, stream: StreamName, incarnation: int, owner: str, *, expected: str = "") -> None:
@@ -195,7 +207,8 @@ def description(stream: StreamName, reply: pb.StreamDescription) -> StreamDescri
         created_ms=kept.createdMs,
         oldest_ms=kept.oldestMs,
         held_bytes=reply.heldBytes if reply.HasField("heldBytes") else None,
-        rates=dict(reply.rates.perSecond) if reply.HasField("rates") else None,
+        rates=SegmentRates(reply.rates.measuredMs, dict(reply.rates.perSecond)) if reply.HasField("rates") else None,
+        has_all_holders=kept.hasAllHolders,
     )
 
 

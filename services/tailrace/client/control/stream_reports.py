@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.client.control.owners import StreamDescription, description
 from tailrace.common import limits
-from tailrace.common.errors import ProtocolError, UnavailableError
+from tailrace.common.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class StreamReports:
         self._known: OrderedDict[StreamName, _Known] = OrderedDict()
         self._batches: set[asyncio.Task[None]] = set()
         self.calls = 0
-        """Batches that were asked for."""
+        """Calls that were made."""
 
     async def describe(self, stream: StreamName) -> StreamDescription:
         """Return a stream's present state with its sizes.
@@ -87,7 +87,7 @@ class StreamReports:
             wanted = [(stream, one.version if (one := known[stream]) is not None else 0) for stream in streams]
             reports = await self._calls().stream_reports(wanted)
             if not 0 < len(reports) <= len(streams):
-                raise ProtocolError(f"{len(reports)} reports of {len(streams)} streams")
+                raise UnavailableError(f"the controller sent {len(reports)} reports of {len(streams)} streams")
             for stream, report in zip(streams, reports, strict=False):
                 try:
                     found = self._read(stream, report, known[stream])
@@ -95,7 +95,8 @@ class StreamReports:
                     _answer(waiting[stream], error)
                 else:
                     _answer(waiting[stream], found)
-            streams = streams[len(reports) :]  # the answer had no room for these
+            # The answer had no room for the others.
+            streams = [stream for stream in streams[len(reports) :] if not all(one.done() for one in waiting[stream])]
 
     def _read(self, stream: StreamName, report: pb.StreamReports.Report, known: _Known | None) -> StreamDescription:
         if report.error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
@@ -79,10 +80,13 @@ class OwnerService:
         self, described: pb.StreamDescription, key: StreamKey, root: StreamRecord, active: Epoch
     ) -> None:
         kind = root.config.scaling.kind
-        rates = None if kind is ScaleType.FIXED else self._core.segment_rates.of(key, kind)
-        if rates is not None:
+        if kind is ScaleType.FIXED:
+            return
+        found = self._core.segment_rates.of(key, kind, asyncio.get_running_loop().time())
+        if found is not None:
+            asked_ms, rates = found
             known = {each.identifier: rates[each.identifier] for each in active.segments if each.identifier in rates}
-            described.rates.CopyFrom(pb.SegmentRates(perSecond=known))
+            described.rates.CopyFrom(pb.SegmentRates(perSecond=known, measuredMs=asked_ms))
 
     async def _retention(self, key: StreamKey, root: StreamRecord, measured: Measured) -> pb.Retention:
         """Return the last truncation by policy, and what each subscriber has not read."""
@@ -115,12 +119,13 @@ class OwnerService:
             )
         holders.sort(key=lambda each: each.unreadBytes, reverse=True)
         described.holders.extend(holders)
+        described.hasAllHolders = True
         return described
 
     async def stream_reports(self, request: pb.StreamReportsRequest, call: Call) -> pb.StreamReports:
         """Describe many streams at once; one that cannot be described now keeps no other from it.
 
-        The answer ends where it would have more than `limits.STREAM_REPORTS_MAX_BYTES`.
+        With `mayEnd` the answer ends where it would have more than `limits.STREAM_REPORTS_MAX_BYTES`.
         """
         if len(request.streams) > limits.STREAM_REPORTS_MAX:
             raise BadRequestError(f"{len(request.streams)} streams, at most {limits.STREAM_REPORTS_MAX} are allowed")
@@ -136,7 +141,14 @@ class OwnerService:
                 return pb.StreamReports.Report(version=version)
             return pb.StreamReports.Report(version=version, description=described)
 
-        return pb.StreamReports(reports=_fitting(await gather_bounded(request.streams, report)))
+        if not request.mayEnd:
+            return pb.StreamReports(reports=await gather_bounded(request.streams, report))
+        found: list[pb.StreamReports.Report] = []
+        for start in range(0, len(request.streams), limits.STREAM_REPORTS_AT_ONCE):
+            found += await gather_bounded(request.streams[start : start + limits.STREAM_REPORTS_AT_ONCE], report)
+            if sum(one.ByteSize() for one in found) > limits.STREAM_REPORTS_MAX_BYTES:
+                break
+        return pb.StreamReports(reports=_fitting(found))
 
     async def claim_stream(self, request: pb.ClaimStreamRequest, call: Call) -> pb.OwnedStreamStatus:
         """Replace the expected owner by the requested one. Succeeds when the requested owner is stored already."""

@@ -115,9 +115,10 @@ class ScalingJob:
         if not mine:
             return
         streams: dict[StreamKey, dict[int, MeasuredRate]] = {}
-        shown = RatesFound()
+        loop = asyncio.get_running_loop()
+        shown = RatesFound(self._times, loop.time())
         await run_all(*(self._ask(source, number, mine, streams, shown) for number in range(source.container_count)))
-        self._shown.replace(shown)
+        self._shown.replace(shown, loop.time(), self._context.clock.now_ms())
         await run_all(*(self._scale(key, rates) for key, rates in streams.items() if self._may_scale(rates)))
         self.rounds += 1
 
@@ -137,6 +138,7 @@ class ScalingJob:
             if container_id not in self._silent:
                 _LOG.warning("rates_not_reported", container=container_id, reason=f"{type(error).__name__}: {error}")
             self._silent.add(container_id)
+            shown.silent.add(container_id)
             return
         self._silent.discard(container_id)
         for each in found:
@@ -147,7 +149,7 @@ class ScalingJob:
             if name.suffix:
                 continue
             key = StreamKey(name.scope, name.stream)
-            shown.add(key, name.identifier, each)
+            shown.add(key, name.identifier, container_id, each)
             if bucket_of(name.scope, name.stream) in buckets:
                 streams.setdefault(key, {})[name.identifier] = each
 

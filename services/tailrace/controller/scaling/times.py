@@ -25,6 +25,16 @@ class ScalingTimes:
         return two, five, ten, twenty
 
     @property
+    def sample_ms(self) -> float:
+        """Return the least time between two samples of a segment, 5 seconds: a younger one has no rate yet."""
+        return self.windows_ms[0] / limits.SEGMENT_RATE_SAMPLES_PER_WINDOW
+
+    @property
+    def rates_shown_s(self) -> float:
+        """Return how long a rate is shown that was not measured again: 2 minutes."""
+        return 4 * self.period_s
+
+    @property
     def split_age_s(self) -> float:
         """Return how long a segment must have been measured before it is split: 10 minutes."""
         return _COOL_DOWN_S * self.factor

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _KBYTES: Final = 1
 _EVENTS: Final = 2
 _BYTES_PER_KBYTE: Final = 1024
-_SAMPLES_PER_WINDOW: Final = 24
-"""Of the shortest window, at most: 5 s of 2 min."""
 
 
 class RateSampler:
@@ -70,7 +68,7 @@ class RateSampler:
 
     @property
     def _tick_s(self) -> float:
-        return self._windows_s[0] / _SAMPLES_PER_WINDOW
+        return self._windows_s[0] / limits.SEGMENT_RATE_SAMPLES_PER_WINDOW
 
     def _use(self, windows_ms: Sequence[int]) -> None:
         """Average over these windows; what was averaged over others is of no use."""

@@ -10,7 +10,7 @@ from tailrace.client.control.owners import OwnerCalls
 from tailrace.client.control.stream_reports import StreamReports
 from tailrace.client.model import StreamName
 from tailrace.common import limits
-from tailrace.common.errors import NoSuchStreamError, ProtocolError, UnavailableError
+from tailrace.common.errors import NoSuchStreamError, UnavailableError
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
 
@@ -88,10 +88,22 @@ async def test_what_an_answer_has_no_room_for_is_asked_again() -> None:
     assert [len(batch) for batch in calls.asked] == [7, 4, 1]
 
 
+async def test_what_no_one_waits_for_any_more_is_not_asked_again() -> None:
+    calls = Calls()
+    calls.tails, calls.room, calls.pause_s = {f"s{number}": number for number in range(4)}, 1, 0.05
+    reports = StreamReports(lambda: calls)
+    waiting = [asyncio.ensure_future(reports.describe(stream(name))) for name in calls.tails]
+    await waiting[0]
+    waiting[2].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    asked = [[name for name, _ in batch] for batch in calls.asked]
+    assert asked == [["s0", "s1", "s2", "s3"], ["s1", "s2", "s3"], ["s3"]]
+
+
 async def test_an_answer_without_reports_is_an_error() -> None:
     calls = Calls()
     calls.tails, calls.room = {"there": 1}, 0
-    with pytest.raises(ProtocolError, match="0 reports of 1 streams"):
+    with pytest.raises(UnavailableError, match="0 reports of 1 streams"):
         await StreamReports(lambda: calls).describe(stream("there"))
     assert len(calls.asked) == 1
 

@@ -292,10 +292,10 @@ async def test_the_cut_of_a_subscriber_is_returned(api: Any) -> None:
     assert dict((await api.call("getSubscriberCut", request)).cut) == {only: 0}
 
 
-async def reports(api: Any, *wanted: tuple[str, int]) -> list[pb.StreamReports.Report]:
+async def reports(api: Any, *wanted: tuple[str, int], may_end: bool = False) -> list[pb.StreamReports.Report]:
     """Reports of streams of the scope, each with the version that the caller has."""
     streams = [pb.StreamReportsRequest.Wanted(scope=api.scope, stream=name, since=since) for name, since in wanted]
-    found: pb.StreamReports = await api.call("streamReports", pb.StreamReportsRequest(streams=streams))
+    found: pb.StreamReports = await api.call("streamReports", pb.StreamReportsRequest(streams=streams, mayEnd=may_end))
     return list(found.reports)
 
 
@@ -338,11 +338,22 @@ async def test_a_stream_that_cannot_be_described_keeps_no_other_from_it(
 async def test_an_answer_ends_where_it_would_be_too_long(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     await api.setup(1)
     (one,) = await reports(api, (api.stream, 0))
+    described: list[str] = []
+    describe_stream = api.controller.services.owners.describe_stream
+
+    async def counted(request: pb.DescribeStreamRequest, call: Any) -> Any:
+        described.append(request.stream)
+        return await describe_stream(request, call)
+
+    monkeypatch.setattr(api.controller.services.owners, "describe_stream", counted)
+    monkeypatch.setattr(limits, "STREAM_REPORTS_AT_ONCE", 3)
     monkeypatch.setattr(limits, "STREAM_REPORTS_MAX_BYTES", 2 * one.ByteSize())
-    assert len(await reports(api, *[(api.stream, 0)] * 5)) == 2
-    assert len(await reports(api, *[(api.stream, one.version)] * 5)) == 5, "without descriptions"
+    assert len(await reports(api, *[(api.stream, 0)] * 9, may_end=True)) == 2
+    assert len(described) == 3, "those behind the end are not described"
+    assert len(await reports(api, *[(api.stream, one.version)] * 9, may_end=True)) == 9, "without descriptions"
+    assert len(await reports(api, *[(api.stream, 0)] * 9)) == 9, "a caller of an earlier version wants all"
     monkeypatch.setattr(limits, "STREAM_REPORTS_MAX_BYTES", 1)
-    assert await reports(api, *[(api.stream, 0)] * 5) == [one], "one at least"
+    assert await reports(api, *[(api.stream, 0)] * 9, may_end=True) == [one], "one at least"
 
 
 async def test_a_report_of_the_most_subscribers_fits_into_an_answer() -> None:

@@ -16,6 +16,7 @@ from tailrace.controller.jobs.scaling import ScalingJob
 from tailrace.controller.managers.segment_rates import SegmentRates
 from tailrace.controller.metadata.metadata_store import bucket_of
 from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.scaling.times import ScalingTimes
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.rpc import operator_pb2
 from tailrace.wire.commands import MeasuredRate
@@ -98,47 +99,6 @@ async def test_hot_segments_are_split_and_cold_ones_merged(world: Any, make_api:
     assert job.merges == 2, "one segment has no neighbour"
 
 
-async def test_rates_of_active_segments_are_described(world: Any, make_api: Any, source: ModelRates) -> None:
-    controller = await world.start(sole=True)
-    api, job = make_api(controller), controller.scaling
-    await make(api, by_events(2, 3))
-    assert not (await described(api)).HasField("rates"), "nothing was asked yet"
-    source.speed = lambda name: 10.0 * parse_segment_name(name).identifier + 0.25
-    source.age_s = 1
-    source.away = {1}
-    await job.round(source)
-    asked = {parse_segment_name(each.name).identifier for each in await source.rates(0, [1])}
-    asked |= {parse_segment_name(each.name).identifier for each in await source.rates(2, [1])}
-    assert len(asked) == 2
-    assert dict((await described(api)).rates.perSecond) == {number: 10.0 * number + 0.25 for number in asked}
-    source.away = set()
-    await job.round(source)
-    assert dict((await described(api)).rates.perSecond) == {0: 0.25, 1: 10.25, 2: 20.25}
-    await api.scaled([0], [(0.0, 1 / 6), (1 / 6, 1 / 3)])
-    assert dict((await described(api)).rates.perSecond) == {1: 10.25, 2: 20.25}, "the new ones were not measured yet"
-    policy = by_events()
-    policy.scaleType = pb.ScalingPolicy.BY_RATE_IN_KBYTES_PER_SEC
-    await api.call("updateStream", pb.StreamConfig(streamInfo=api.info, scalingPolicy=policy))
-    assert not (await described(api)).rates.perSecond, "these were measured in another unit"
-    fixed = pb.ScalingPolicy(scaleType=pb.ScalingPolicy.FIXED_NUM_SEGMENTS, minNumSegments=2)
-    await api.call("updateStream", pb.StreamConfig(streamInfo=api.info, scalingPolicy=fixed))
-    await job.round(source)
-    assert not (await described(api)).HasField("rates")
-
-
-async def test_a_controller_remembers_a_bounded_number_of_rates(
-    world: Any, make_api: Any, source: ModelRates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "SEGMENT_RATES_KEPT_MAX", 2)
-    controller = await world.start(sole=True)
-    api = make_api(controller)
-    await make(api, by_events(2, 3))
-    source.age_s = 1
-    for _ in range(2):
-        await controller.scaling.round(source)
-        assert len((await described(api)).rates.perSecond) == 2
-
-
 async def test_a_young_segment_is_left_alone(world: Any, make_api: Any, source: ModelRates) -> None:
     controller = await world.start(sole=True)
     api = make_api(controller)
@@ -176,7 +136,7 @@ async def test_only_streams_of_own_buckets_are_scaled(world: Any, make_api: Any,
         own_buckets: frozenset[int] = frozenset()
 
     context, streams = controller.retention._context, controller.services.core.streams
-    job = ScalingJob(context, Others(), streams, source, SegmentRates())  # type: ignore[arg-type]
+    job = ScalingJob(context, Others(), streams, source, SegmentRates(ScalingTimes()))  # type: ignore[arg-type]
     await job.round(source)
     Others.own_buckets = frozenset(range(limits.METADATA_BUCKETS)) - {bucket_of("scope", "stream")}
     await job.round(source)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tailrace.client.control.owners import Holder, StreamDescription
-from tailrace.common import limits
 from tailrace.common.stream_policies import RetentionPolicy, ScalingPolicy, StreamConfig
 from tailrace_operator.readergroup import conditions, retention
 from tailrace_operator.reconcile.outcome import Condition, Status
+from tailrace_operator.schema.grammar import SUBSCRIBERS_FORMERLY_DESCRIBED_MAX
 
 GROUP = "scope/group"
 SIZE = RetentionPolicy.by_size_bytes(1000, 10_000)
@@ -81,17 +81,45 @@ def test_the_worst_of_several_streams_is_named() -> None:
     assert dropped.message == "Stream scope/c deleted at least 2.0 KiB before the group read them."
 
 
-def test_a_group_is_found_among_as_many_subscribers_as_a_stream_can_have() -> None:
-    others = [holder(10**9, 0, f"scope/other{number}") for number in range(limits.SUBSCRIBERS_PER_STREAM_MAX - 1)]
-    full = {"scope/full": stream(SIZE, *others, holder(1001, 1))}
-    assert summary(retention.subscribed(GROUP, full, NOW_MS)) == [
+def test_a_group_is_found_in_a_list_of_all_subscribers() -> None:
+    others = [holder(10**9, 0, f"scope/other{number}") for number in range(999)]
+    full = stream(SIZE, *others, holder(1001, 1))._replace(has_all_holders=True)
+    assert summary(retention.subscribed(GROUP, {"scope/full": full}, NOW_MS)) == [
         ("True", "HoldsData", True),
         ("True", "UnreadDeleted", True),
     ]
+    without = stream(SIZE, *others)._replace(has_all_holders=True)
+    assert summary(retention.subscribed(GROUP, {"scope/full": without}, NOW_MS)) == [
+        ("False", "KeepsUp", False),
+        ("False", "NothingLost", False),
+    ]
 
 
-def test_a_group_that_keeps_up_and_one_that_does_not_subscribe_yet_hold_nothing() -> None:
-    others = [holder(10**9, 0, f"scope/other{number}") for number in range(200)]
+@pytest.mark.parametrize("policy", [SIZE, TIME, NO_MAXIMUM], ids=["size", "time", "no maximum"])
+def test_a_group_that_a_full_list_leaves_out_is_unknown(policy: RetentionPolicy) -> None:
+    others = [holder(10**9, 0, f"scope/other{number}") for number in range(SUBSCRIBERS_FORMERLY_DESCRIBED_MAX)]
+    full = {"scope/full": stream(policy, *others)}
+    found = retention.subscribed(GROUP, full, NOW_MS)
+    assert summary(found) == [("Unknown", "NotListed", False)] * 2
+    assert all("scope/full" in each.message for each in found)
+    for quiet in (holder(None), holder(0), holder(9000)):
+        listed = {"scope/a": stream(NO_MAXIMUM, quiet)} if quiet.unread_bytes != 9000 else {}
+        found = retention.subscribed(GROUP, {**full, **listed}, NOW_MS)
+        assert summary(found) == [("Unknown", "NotListed", False)] * 2
+    certain = {**full, "scope/a": stream(SIZE, holder(1001, 1))}
+    assert summary(retention.subscribed(GROUP, certain, NOW_MS)) == [
+        ("True", "HoldsData", True),
+        ("True", "UnreadDeleted", True),
+    ]
+    near = {**full, "scope/a": stream(SIZE, holder(9000))}
+    assert summary(retention.subscribed(GROUP, near, NOW_MS)) == [
+        ("True", "HoldsData", True),
+        ("Unknown", "NotListed", False),
+    ]
+
+
+def test_a_group_in_a_full_list_is_known_and_one_that_a_short_list_lacks_does_not_subscribe_yet() -> None:
+    others = [holder(10**9, 0, f"scope/other{number}") for number in range(SUBSCRIBERS_FORMERLY_DESCRIBED_MAX - 1)]
     expected = [("False", "KeepsUp", False), ("False", "NothingLost", False)]
     for listed in ([*others, holder(0)], others):
         assert summary(retention.subscribed(GROUP, {"scope/a": stream(SIZE, *listed)}, NOW_MS)) == expected

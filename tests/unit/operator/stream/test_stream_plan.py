@@ -276,21 +276,6 @@ def test_bytes_in_the_object_store_are_said_once_they_are_known() -> None:
     assert conditions.measured(SPEC, FOUND._replace(held_bytes=7_000), NOW_MS)["tier2Bytes"] == 7000
 
 
-def test_rates_of_segments_are_said_once_they_are_known() -> None:
-    spec = POLICIES
-    assert conditions.measured(SPEC, FOUND._replace(rates={1: 2.0}), NOW_MS)["segmentRates"] is None, "Fixed"
-    assert "segmentRates" not in conditions.measured(spec, FOUND, NOW_MS), "what was said before stays"
-    assert conditions.measured(spec, FOUND._replace(rates={}), NOW_MS)["segmentRates"] is None
-    found = FOUND._replace(rates={1 << 32: 0.4, 2: 99.6})
-    assert conditions.measured(spec, found, NOW_MS)["segmentRates"] == [
-        {"segment": 2, "perSecond": 100},
-        {"segment": 1 << 32, "perSecond": 0},
-    ]
-    many = FOUND._replace(rates={number: float(number // 2) for number in range(205)})
-    listed = conditions.measured(spec, many, NOW_MS)["segmentRates"]
-    assert [each["segment"] for each in listed] == [104, *range(106, 205)], "of equals the first"
-
-
 def test_what_has_not_happened_yet_is_left_out() -> None:
     spec = dataclasses.replace(SPEC, retention=RetentionSpec("Size", 100))
     assert conditions.measured(spec, FOUND, NOW_MS)["retention"] == {"retainedBytes": 0}
@@ -354,7 +339,7 @@ def test_numbers_of_a_refused_stream_are_taken_back() -> None:
         "tailBytes",
         "bytes",
         "tier2Bytes",
-        "segmentRates",
+        "rates",
         "lastScale",
         "retention",
         "subscribers",
