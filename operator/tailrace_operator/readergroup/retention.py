@@ -42,6 +42,8 @@ def no_subscriber() -> tuple[Condition, Condition]:
 def subscribed(group: str, found: Mapping[str, StreamDescription], now_ms: int) -> tuple[Condition, Condition]:
     """Return both conditions of a subscriber, ``scope/group``, by the present states of its streams.
 
+    NotSubscribed where a stream with a policy does not know the group: it was deleted and made again.
+
     Unknown, NotListed, where a controller of an earlier version described a stream of so many subscribers that it may
     have left the group out: one that has read nearly all, or has published no position.
     """
@@ -58,7 +60,12 @@ def subscribed(group: str, found: Mapping[str, StreamDescription], now_ms: int) 
         and len(one.holders) >= grammar.SUBSCRIBERS_FORMERLY_DESCRIBED_MAX
         and not any(holder.subscriber == group for holder in one.holders)
     ]
-    return _blocking(held, left_out), _dropped(held, left_out)
+    lacking = [
+        stream
+        for stream, one in sorted(found.items())
+        if one.config.retention is not None and stream not in left_out and stream not in {each.stream for each in held}
+    ]
+    return _blocking(held, left_out, lacking), _dropped(held, left_out, lacking)
 
 
 class _Held(NamedTuple):
@@ -99,7 +106,15 @@ def _not_listed(kind: str, left_out: Sequence[str], unknown_part: str) -> Condit
     return Condition(kind, Status.UNKNOWN, "NotListed", message, warn_on=Status.TRUE)
 
 
-def _blocking(held: Sequence[_Held], left_out: Sequence[str]) -> Condition:
+def _not_subscribed(kind: str, status: Status, lacking: Sequence[str]) -> Condition:
+    message = (
+        f"The group is no subscriber of {', '.join(lacking)} any more, so what it has not read may be deleted: the stream "
+        "was deleted and made again. Reset the group."
+    )
+    return Condition(kind, status, "NotSubscribed", message, warn_on=status)
+
+
+def _blocking(held: Sequence[_Held], left_out: Sequence[str], lacking: Sequence[str]) -> Condition:
     for each in held:
         if each.policy is not None and each.kept > each.policy.minimum:
             message = (
@@ -109,6 +124,8 @@ def _blocking(held: Sequence[_Held], left_out: Sequence[str]) -> Condition:
             return Condition(BLOCKING, Status.TRUE, "HoldsData", message, warn_on=Status.TRUE)
     if left_out:
         return _not_listed(BLOCKING, left_out, "What the group holds back")
+    if lacking:
+        return _not_subscribed(BLOCKING, Status.FALSE, lacking)
     without = [each.stream for each in held if each.holder.unread_bytes is None]
     if without:
         message = (
@@ -120,7 +137,7 @@ def _blocking(held: Sequence[_Held], left_out: Sequence[str]) -> Condition:
     return Condition(BLOCKING, Status.FALSE, "KeepsUp", message, warn_on=Status.TRUE)
 
 
-def _dropped(held: Sequence[_Held], left_out: Sequence[str]) -> Condition:
+def _dropped(held: Sequence[_Held], left_out: Sequence[str], lacking: Sequence[str]) -> Condition:
     for each in held:
         if each.holder.lost_bytes > 0:
             lost = size_text(each.holder.lost_bytes)
@@ -128,6 +145,8 @@ def _dropped(held: Sequence[_Held], left_out: Sequence[str]) -> Condition:
             return Condition(DROPPED, Status.TRUE, "UnreadDeleted", message, warn_on=Status.TRUE)
     if left_out:
         return _not_listed(DROPPED, left_out, "What the group has lost")
+    if lacking:
+        return _not_subscribed(DROPPED, Status.UNKNOWN, lacking)
     for each in held:
         policy = each.policy
         if policy is not None and policy.most != UNLIMITED and each.kept >= _NEAR_MAX * policy.most:

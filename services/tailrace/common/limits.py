@@ -403,6 +403,7 @@ RETENTION_PERIOD_S: Final = 1800.0  # between truncations of a stream by its pol
 RETENTION_PERIOD_MIN_S: Final = 0.1
 RETENTION_START_S: Final = 10.0  # at most, from a controller's start to its first round
 RETENTION_CUTS_MAX: Final = 256  # recorded for a stream; more are thinned
+RETENTION_SEGMENTS_AT_ONCE: Final = 10_000  # of epochs that a cut is moved over without a pause, some 25 ms
 RETENTION_PLACES_KNOWN_MAX: Final = 16  # recorded cuts in memory at a time
 RETENTION_STREAMS_CONCURRENT_MAX: Final = 8  # truncated at a time by an instance
 RETENTION_REQUESTS_MAX: Final = 1000  # streams with a changed policy that wait for its application
@@ -418,7 +419,7 @@ SCALING_STREAMS_CONCURRENT_MAX: Final = 8  # whose scales an instance begins at 
 SCALING_SEGMENTS_MAX: Final = 1000  # active segments of a stream, to which it scales by itself
 SCALING_RATES_DEADLINE_S: Final = 10.0  # for the rates of one container
 SCALING_CONTAINERS_CONCURRENT_MAX: Final = 8  # asked for rates at a time
-SEGMENT_RATES_KEPT_MAX: Final = 20_000  # segments whose rate a controller remembers for descriptions
+SEGMENT_RATES_KEPT_MAX: Final = 20_000  # segments whose rate a controller remembers for descriptions, 10 MB
 SEGMENT_SWEEP_PERIOD_S: Final = 1800.0  # between looks for segments that no record names
 SEGMENT_SWEEP_AGE_S: Final = (
     3600.0  # for which a controller has seen that no record names a segment, before its deletion

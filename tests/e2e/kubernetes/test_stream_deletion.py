@@ -6,7 +6,7 @@ import pytest
 
 from harness.kubechart import CLUSTER
 from harness.kubectl import Kubectl, condition_of, until
-from harness.kubeload import Programs
+from harness.kubeload import Images, Load, Programs
 from harness.kubesystem import StreamSystem, stream_manifest, until_segments
 
 READY_S = 120.0
@@ -17,7 +17,7 @@ SCOPE = "shop"
 EVENTS = 400
 
 
-def test_scaling_by_rate_only_raises(kube: Kubectl, programs: Programs) -> None:
+def test_scaling_by_rate_only_raises(healthy: StreamSystem, kube: Kubectl, images: Images) -> None:
     scaling = {"type": "EventRate", "target": 100, "scaleFactor": 2, "minSegments": 2}
     kube.apply(stream_manifest("rated", CLUSTER, SCOPE, scaling=scaling, deletionPolicy="Delete"))
     until_segments(kube, "rated", 2)
@@ -28,13 +28,15 @@ def test_scaling_by_rate_only_raises(kube: Kubectl, programs: Programs) -> None:
     kube("scale", "stream/rated", "--replicas=1")
     kube.until_condition("stream", "rated", "Ready", "True", READY_S)
     assert kube.get("stream", "rated")["status"]["segments"] == 4
-    programs.write(f"{SCOPE}/rated", 10 * EVENTS)
+    load = Load(kube, images, healthy.controller_uri, f"{SCOPE}/rated")
+    load.start()
 
     def rates() -> list[int]:
         found = kube.get("stream", "rated")["status"].get("rates", {"segments": []})
         return [each["perSecond"] for each in found["segments"]]
 
     until("the status has the rates of all segments", lambda: len(rates()) == 4 and sum(rates()) > 0, RATES_S)
+    assert load.finish() > 0
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Delete"])

@@ -16,7 +16,7 @@ from tailrace.client.group.state import records as r
 from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.model import StreamName
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, NotFoundError, TailraceError, UnavailableError, WriteConflictError
+from tailrace.common.errors import BadRequestError, NoSuchStreamError, TailraceError, UnavailableError, WriteConflictError
 from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Publisher:
         async def publish(cut: StreamCut) -> Exception | None:
             """Publish the cut of one stream; return its failure, which stops no other stream."""
             try:
-                with contextlib.suppress(NotFoundError):  # the stream was deleted: there is nothing to retain
+                with contextlib.suppress(NoSuchStreamError):  # it was deleted: there is nothing to retain
                     await self._context.controller.update_subscriber_cut(
                         StreamName(cut.scope, cut.stream),
                         self._subscriber,

@@ -34,7 +34,7 @@ from tailrace.controller.metadata.records import (
 from tailrace.controller.metadata.transitions import require, truncating
 from tailrace.controller.retention.decision import Truncation, count_before, decide
 from tailrace.controller.retention.lower_bound import earliest
-from tailrace.controller.retention.retention_set import is_due, thinned
+from tailrace.controller.retention.retention_set import is_due, thinned, time_of_next
 from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class RetentionManager:
         def add(record: RetentionRecord) -> tuple[RetentionRecord, RetentionCut | None]:
             if not is_due(record.recorded, now_ms, size_bytes, period_ms):
                 return record, None  # another controller recorded one meanwhile
-            newest = RecordedCut(record.next_number, now_ms, size_bytes)
+            newest = RecordedCut(record.next_number, time_of_next(record.recorded, now_ms), size_bytes)
             changed = msgspec.structs.replace(
                 record, recorded=(*record.recorded, newest), next_number=record.next_number + 1
             )
@@ -215,10 +215,13 @@ class RetentionManager:
         await self._edit_with_cut(stream, add)
 
     async def _note_applied(self, stream: _Stream) -> None:
-        """Store that a round has ended now, unless one has ended just before. One that fails stores nothing."""
+        """Store that a round has ended now, unless one has ended just before. One that fails stores nothing.
+
+        A time of the future is replaced: a clock that was wrong stored it.
+        """
         now_ms = self._context.clock.now_ms()
         period_ms = round(1000 * self._context.config.retention_period_s)
-        if now_ms - stream.applied_ms >= period_ms / 2:
+        if not 0 <= now_ms - stream.applied_ms < period_ms / 2:
             await self._edit(stream, lambda record: msgspec.structs.replace(record, applied_ms=now_ms))
 
     async def _truncate(self, stream: _Stream, truncation: Truncation, head: Cut) -> RetentionTruncation | None:

@@ -17,12 +17,12 @@ from tailrace.controller.retention.forward import forward
 from tailrace.controller.retention.lower_bound import latest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from tailrace.common.ranges import KeyRange
     from tailrace.controller.managers.sizes import SizeReader
     from tailrace.controller.managers.stream_cuts import CutReader
-    from tailrace.controller.metadata.model import RecordedCut
+    from tailrace.controller.metadata.model import Epoch, RecordedCut
     from tailrace.controller.metadata.records import StreamRecord
     from tailrace.controller.metadata.stream_store import StreamKey, StreamStore
     from tailrace.controller.retention.decision import Cut, Reading
@@ -77,7 +77,11 @@ class Places:
         sealed = await self._store.sealed(key, root, first + 1, root.active_epoch)
         sizes = {each: size for record in sealed for each, size in record.sizes.items()}
         ends = {**self.lengths, **sizes}
-        moved = forward({each: min(offset, ends.get(each, offset)) for each, offset in cut.items()}, epochs, sizes)
+        moved = {each: min(offset, ends.get(each, offset)) for each, offset in cut.items()}
+        for number, some in enumerate(_parts(epochs)):
+            if number:
+                await asyncio.sleep(0)
+            moved = forward(moved, some, sizes)
         await self.note_ranges(moved)
         return moved
 
@@ -123,3 +127,15 @@ class Places:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def _parts(epochs: Sequence[Epoch]) -> Iterator[Sequence[Epoch]]:
+    """Yield epochs in parts of some segments, each beginning with the last epoch of the one before."""
+    first = segments = 0
+    for number, epoch in enumerate(epochs):
+        segments += len(epoch.segments)
+        if segments >= limits.RETENTION_SEGMENTS_AT_ONCE and number > first:
+            yield epochs[first : number + 1]
+            first, segments = number, 0
+    if first < len(epochs) - 1 or not first:
+        yield epochs[first:]

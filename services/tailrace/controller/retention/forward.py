@@ -41,9 +41,15 @@ def replaced(before: Epoch, after: Epoch) -> Iterator[tuple[list[StreamSegment],
     kept = {segment.identifier for segment in before.segments} & {segment.identifier for segment in after.segments}
     gone = [segment for segment in before.segments if segment.identifier not in kept]
     made = [segment for segment in after.segments if segment.identifier not in kept]
-    edges = sorted({segment.high for segment in gone} & {segment.high for segment in made})
-    low = 0.0
-    for high in edges:
-        group = [segment for segment in gone if low <= segment.low and segment.high <= high]
-        yield group, [segment for segment in made if low <= segment.low and segment.high <= high]
-        low = high
+    first_gone = first_made = 0
+    for high in sorted({segment.high for segment in gone} & {segment.high for segment in made}):
+        end_gone, end_made = _end(gone, first_gone, high), _end(made, first_made, high)
+        yield gone[first_gone:end_gone], made[first_made:end_made]
+        first_gone, first_made = end_gone, end_made
+
+
+def _end(segments: Sequence[StreamSegment], first: int, high: float) -> int:
+    """Return the index behind the segments up to a key, which are in the order of their keys."""
+    while first < len(segments) and segments[first].high <= high:
+        first += 1
+    return first

@@ -18,12 +18,20 @@ if TYPE_CHECKING:
 def is_due(recorded: Sequence[RecordedCut], now_ms: int, size_bytes: int, period_ms: int) -> bool:
     """Return whether a cut at the tail is to be recorded now.
 
-    Not when the stream received nothing since the last one: that one is at the same position, and older.
+    Not when the stream received nothing since the last one: that one is at the same position, and older. Half a period
+    after it is enough: a stream may have its turn earlier in this round than in the last one. A cut of the future was
+    recorded by a clock that was wrong: retention goes on.
     """
     if not recorded:
         return size_bytes > 0
     newest = recorded[-1]
-    return size_bytes > newest.size_bytes and now_ms - newest.recorded_ms >= period_ms
+    lapse_ms = now_ms - newest.recorded_ms
+    return size_bytes > newest.size_bytes and (lapse_ms < 0 or lapse_ms >= period_ms / 2)
+
+
+def time_of_next(recorded: Sequence[RecordedCut], now_ms: int) -> int:
+    """Return the time of a cut that is recorded now: not before that of the newest one, whose clock may be wrong."""
+    return max(now_ms, recorded[-1].recorded_ms) if recorded else now_ms
 
 
 def oldest_ms(

@@ -88,11 +88,10 @@ def test_a_group_is_found_in_a_list_of_all_subscribers() -> None:
         ("True", "HoldsData", True),
         ("True", "UnreadDeleted", True),
     ]
-    without = stream(SIZE, *others)._replace(has_all_holders=True)
-    assert summary(retention.subscribed(GROUP, {"scope/full": without}, NOW_MS)) == [
-        ("False", "KeepsUp", False),
-        ("False", "NothingLost", False),
-    ]
+    without = {"scope/full": stream(SIZE, *others)._replace(has_all_holders=True), "scope/a": stream(SIZE, holder(0))}
+    found = retention.subscribed(GROUP, without, NOW_MS)
+    assert summary(found) == [("False", "NotSubscribed", True), ("Unknown", "NotSubscribed", True)]
+    assert all("no subscriber of scope/full any more" in each.message for each in found)
 
 
 @pytest.mark.parametrize("policy", [SIZE, TIME, NO_MAXIMUM], ids=["size", "time", "no maximum"])
@@ -118,11 +117,23 @@ def test_a_group_that_a_full_list_leaves_out_is_unknown(policy: RetentionPolicy)
     ]
 
 
-def test_a_group_in_a_full_list_is_known_and_one_that_a_short_list_lacks_does_not_subscribe_yet() -> None:
+def test_a_group_in_a_full_list_is_known_and_one_that_a_short_list_lacks_does_not_subscribe() -> None:
     others = [holder(10**9, 0, f"scope/other{number}") for number in range(SUBSCRIBERS_FORMERLY_DESCRIBED_MAX - 1)]
-    expected = [("False", "KeepsUp", False), ("False", "NothingLost", False)]
-    for listed in ([*others, holder(0)], others):
-        assert summary(retention.subscribed(GROUP, {"scope/a": stream(SIZE, *listed)}, NOW_MS)) == expected
+    keeps_up = [("False", "KeepsUp", False), ("False", "NothingLost", False)]
+    assert summary(retention.subscribed(GROUP, {"scope/a": stream(SIZE, *others, holder(0))}, NOW_MS)) == keeps_up
+    assert summary(retention.subscribed(GROUP, {"scope/a": stream(SIZE, *others)}, NOW_MS)) == [
+        ("False", "NotSubscribed", True),
+        ("Unknown", "NotSubscribed", True),
+    ]
+    assert summary(retention.subscribed(GROUP, {"scope/a": stream(None)}, NOW_MS)) == keeps_up, "it needs no subscriber"
+
+
+def test_what_other_streams_hold_counts_before_one_that_does_not_know_the_group() -> None:
+    found = {"scope/a": stream(SIZE), "scope/b": stream(SIZE, holder(1001, 1))}
+    assert summary(retention.subscribed(GROUP, found, NOW_MS)) == [
+        ("True", "HoldsData", True),
+        ("True", "UnreadDeleted", True),
+    ]
 
 
 def test_by_time_the_age_of_the_unread_events_is_said() -> None:
