@@ -10,7 +10,7 @@ that matters: never by an earlier policy, and never against a subscriber that th
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +21,7 @@ from tailrace.common.errors import BadRequestError, NoSuchSegmentError
 from tailrace.common.stream_cut import CutOrder, compare_cuts
 from tailrace.controller.managers.retention_places import CutMissingError, Places
 from tailrace.controller.managers.sizes import SizeReader
-from tailrace.controller.managers.subscribers import published_in, subscribers
+from tailrace.controller.managers.subscribers import subscribers
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.model import WRITABLE_STATES, RecordedCut, StreamState
 from tailrace.controller.metadata.records import (
@@ -71,8 +71,8 @@ class _Stream:
     recorded: tuple[RecordedCut, ...]
     applied_ms: int
     places: Places
-    considered: dict[str, str] = field(default_factory=dict)
-    """Those whose cuts the decision knows."""
+    subscribers_version: int
+    """Of the index of subscribers, before a decision reads their cuts."""
 
     @property
     def record_key(self) -> bytes:
@@ -141,7 +141,7 @@ class RetentionManager:
     async def _begin(self, key: StreamKey) -> _Stream | Application:
         found = require(await self._store.load(key), key)
         item = key.retention(found.incarnation)
-        snapshot = await self._store.read(key, [key.root, item])
+        snapshot = await self._store.read(key, [key.root, item, key.subscribers])
         root = require(snapshot.get(StreamRecord, key.root), key)
         if root.incarnation != found.incarnation:
             return Application(trouble="the stream was created again")
@@ -151,7 +151,8 @@ class RetentionManager:
             return Application(trouble=f"the stream runs a workflow ({root.state})")
         record = snapshot.get(RetentionRecord, item) or RetentionRecord()
         places = Places(self._store, self._cuts, self._sizes, key, root)
-        return _Stream(key, root, root.config.retention, record.recorded, record.applied_ms, places)
+        version = snapshot.version(key.subscribers)
+        return _Stream(key, root, root.config.retention, record.recorded, record.applied_ms, places, version)
 
     async def _has_changed(self, stream: _Stream) -> bool:
         root = await self._store.load(stream.key)
@@ -164,12 +165,10 @@ class RetentionManager:
         places = stream.places
         head = await places.positions(head)
         lowest: Cut | None = None
-        stream.considered.clear()
-        async for name, subscriber in subscribers(self._context, stream.key):
+        async for _, subscriber in subscribers(self._context, stream.key):
             cut = subscriber.cut
             if not cut:
                 continue
-            stream.considered[name] = subscriber.group_id
             await places.note_ranges(cut)
             lowest = cut if lowest is None else earliest([lowest, cut], places.ranges)
             await asyncio.sleep(0)  # a thousand subscribers of a thousand segments each take a second
@@ -242,7 +241,7 @@ class RetentionManager:
                 return Change(False)
             if now.config.retention != stream.policy or now.truncation != root.truncation:
                 return Change(False)
-            if not published_in(snapshot, key).items() <= stream.considered.items():
+            if not _has_same_subscribers(stream, snapshot):
                 return Change(False)
             record = snapshot.get(RetentionRecord, stream.record_key) or RetentionRecord()
             # A group that publishes its first cut writes the index, and not the root.
@@ -303,6 +302,14 @@ class RetentionManager:
 
         after = await self._store.change(key, [stream.record_key], change)
         stream.recorded, stream.applied_ms = after.recorded, after.applied_ms
+
+
+def _has_same_subscribers(stream: _Stream, snapshot: Snapshot) -> bool:
+    """Return whether the decision knew all of them, and none was deleted and made again, perhaps with an earlier cut.
+
+    A group writes the index when it begins or ends to subscribe, and with its first cut.
+    """
+    return snapshot.version(stream.key.subscribers) == stream.subscribers_version
 
 
 def _is_at_rest(root: StreamRecord) -> bool:

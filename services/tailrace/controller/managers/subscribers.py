@@ -79,11 +79,6 @@ class _Found:
         return {self.key.subscribers: SubscribersRecord(index=dict(sorted(index.items()))), **records}
 
 
-def published_in(snapshot: Snapshot, key: StreamKey) -> dict[str, str]:
-    """Return the subscribers that have published a cut, with the ids of their groups, as the index says."""
-    return {name: each.group_id for name, each in _index(snapshot, key)[0].items() if each.published}
-
-
 def _index(snapshot: Snapshot, key: StreamKey) -> tuple[dict[str, IndexedSubscriber], dict[str, Subscriber]]:
     record = snapshot.get(SubscribersRecord, key.subscribers) or SubscribersRecord()
     if record.index is not None:

@@ -49,7 +49,7 @@ def policy_of_yesterday(patch: pytest.MonkeyPatch) -> None:
 
 def subscriber_of_this_moment_overlooked(patch: pytest.MonkeyPatch) -> None:
     """A group that publishes its first cut during the decision is not looked at."""
-    patch.setattr(retention, "published_in", lambda snapshot, key: {})
+    patch.setattr(retention, "_has_same_subscribers", lambda stream, snapshot: True)
 
 
 def cut_beyond_the_tail(patch: pytest.MonkeyPatch) -> None:

@@ -336,6 +336,36 @@ async def test_what_changes_during_a_decision_stops_it(
     assert bench.world.segments.segments[name_of(segment)].start_offset == 0
 
 
+async def test_a_group_that_is_made_again_during_a_decision_stops_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same id, as the operator makes it: its first cut may be an earlier one."""
+    await bench.begin(by_size(0))
+    await bench.subscribe()
+    await bench.append(100)
+    await bench.publish({0: 0})
+    await bench.apply()
+    await bench.publish({0: 90})
+    streams = bench.api.controller.services.core.streams
+    check = streams.check_truncation
+
+    async def changed(*args: Any) -> None:
+        await check(*args)
+        monkeypatch.setattr(streams, "check_truncation", check)
+        info = pb.ReaderGroupInfo(scope="scope", readerGroup="group", readerGroupId=GROUP_ID, generation=0)
+        await bench.api.call("deleteReaderGroup", info)
+        await bench.subscribe()
+        assert await bench.publish({0: 10}) == pb.UpdateSubscriberStatus.SUCCESS
+
+    monkeypatch.setattr(streams, "check_truncation", changed)
+    await bench.append(10)
+    assert await bench.apply() is None
+    assert bench.applied.trouble, "the policy is still to be applied"
+    assert await bench.head() == {0: 0}
+    await bench.apply()
+    assert await bench.head() == {0: 10}
+
+
 async def test_a_cut_in_a_segment_that_is_created_during_a_decision_has_the_policy_applied_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
