@@ -108,8 +108,8 @@ def _not_listed(kind: str, left_out: Sequence[str], unknown_part: str) -> Condit
 
 def _not_subscribed(kind: str, status: Status, lacking: Sequence[str]) -> Condition:
     message = (
-        f"The group is no subscriber of {', '.join(lacking)} any more, so what it has not read may be deleted: the stream "
-        "was deleted and made again. Reset the group."
+        f"The group is no subscriber of {', '.join(lacking)} any more, so what it has not read may be deleted: the "
+        "stream was deleted and made again. Reset the group."
     )
     return Condition(kind, status, "NotSubscribed", message, warn_on=status)
 

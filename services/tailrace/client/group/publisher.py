@@ -16,7 +16,13 @@ from tailrace.client.group.state import records as r
 from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.model import StreamName
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, NoSuchStreamError, TailraceError, UnavailableError, WriteConflictError
+from tailrace.common.errors import (
+    BadRequestError,
+    NoSuchStreamError,
+    TailraceError,
+    UnavailableError,
+    WriteConflictError,
+)
 from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 
@@ -51,7 +52,7 @@ def test_segments_replace_each_other_in_the_smallest_groups(test_seed: int) -> N
     groups = 0
     for _ in range(500):
         epochs = history(chance)
-        for before, after in zip(epochs, epochs[1:], strict=False):
+        for before, after in itertools.pairwise(epochs):
             found = list(replaced(before, after))
             assert found == list(by_definition(before, after))
             groups += len(found)
