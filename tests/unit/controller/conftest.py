@@ -115,8 +115,10 @@ class ModelSegments:
         await self.delete_segment(name)
 
     async def update_policy(self, name: str, scale_type: int, target_rate: int) -> None:
-        """Change what is counted."""
+        """Change what is counted: attributes, which a sealed segment does not take."""
         segment = self._get(name)
+        if segment.sealed:
+            raise SegmentSealedError(name)
         segment.scale_type, segment.target_rate = scale_type, target_rate
 
     async def seal_segment(self, name: str) -> None:

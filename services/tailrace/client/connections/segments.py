@@ -165,7 +165,7 @@ class SegmentClient:
         )
 
     async def update_policy(self, name: str, scale_type: int, target_rate: int) -> None:
-        """Set scale type and target rate."""
+        """Set scale type and target rate. Raises SegmentSealedError."""
         await self._call(
             name, lambda token: c.UpdateSegmentPolicy(0, name, target_rate, scale_type, token), c.SegmentPolicyUpdated
         )

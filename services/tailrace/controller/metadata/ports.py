@@ -56,7 +56,7 @@ class SegmentStorePort(Protocol):
         ...
 
     async def update_policy(self, name: str, scale_type: int, target_rate: int) -> None:
-        """Change the rate that the segment measures for scaling."""
+        """Change the rate that the segment measures for scaling. Raises SegmentSealedError."""
         ...
 
     async def seal_segment(self, name: str) -> None:

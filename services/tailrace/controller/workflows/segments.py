@@ -89,11 +89,12 @@ class SegmentOperations:
         await gather_bounded(names, one)
 
     async def update_policy(self, names: Sequence[str], config: StreamConfig) -> None:
-        """Change the rate that segments measure. A segment that was deleted directly is left out."""
+        """Change the rate that segments measure. One that was sealed or deleted directly measures none."""
 
         async def one(name: str) -> None:
             try:
-                await self.port.update_policy(name, int(config.scaling.kind), config.scaling.target_rate)
+                with contextlib.suppress(SegmentSealedError):
+                    await self.port.update_policy(name, int(config.scaling.kind), config.scaling.target_rate)
             except NoSuchSegmentError:
                 _LOG.error("segment to update does not exist", segment=name)
 

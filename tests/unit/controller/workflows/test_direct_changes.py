@@ -133,10 +133,30 @@ async def test_a_stream_whose_segments_were_changed_directly_ends(damage: Damage
     await seal_and_delete(api)
 
 
-async def test_a_stream_without_a_segment_can_be_updated_and_ended(api: Any, world: Any) -> None:
+@pytest.mark.parametrize("change", ["seal_segment", "delete_segment"])
+async def test_a_stream_whose_segment_takes_no_policy_can_be_updated_and_ended(
+    change: str, api: Any, world: Any
+) -> None:
     await api.setup(SEGMENTS)
-    await world.segments.delete_segment(FIRST)
-    assert (await api.call("updateStream", api.config(SEGMENTS))).status == pb.UpdateStreamStatus.SUCCESS
+    await getattr(world.segments, change)(FIRST)
+    policy = pb.ScalingPolicy(
+        scaleType=pb.ScalingPolicy.BY_RATE_IN_EVENTS_PER_SEC, targetRate=7, scaleFactor=2, minNumSegments=SEGMENTS
+    )
+    wanted = pb.StreamConfig(streamInfo=api.info, scalingPolicy=policy)
+    assert (await api.call("updateStream", wanted)).status == pb.UpdateStreamStatus.SUCCESS
+    assert world.segments.segments[SECOND].target_rate == 7
+    await seal_and_delete(api)
+
+
+async def test_a_sealed_segment_can_be_truncated_scaled_and_ended(api: Any, world: Any) -> None:
+    await api.setup(SEGMENTS)
+    for name in (FIRST, SECOND):
+        world.segments.append(name, b"1234")
+        await world.segments.seal_segment(name)
+    cut = pb.StreamCut(streamInfo=api.info, cut={0: 2, 1: 3})
+    assert (await api.call("truncateStream", cut)).status == pb.UpdateStreamStatus.SUCCESS
+    assert [world.segments.segments[name].start_offset for name in (FIRST, SECOND)] == [2, 3]
+    assert len(await api.scaled([0, 1], [(0.0, 0.25), (0.25, 1.0)])) == 2
     await seal_and_delete(api)
 
 
