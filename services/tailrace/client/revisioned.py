@@ -105,8 +105,10 @@ class RevisionedStream:
         """Return the revision before the first record."""
         return (await self._context.segments.segment_info(self.segment)).start_offset
 
-    async def read_from(self, revision: int) -> list[Entry]:
-        """Return the records after `revision` up to the present end.
+    async def read_from(self, revision: int, max_entries: int | None = None) -> list[Entry]:
+        """Return the records after `revision` up to the present end, or the first `max_entries` of them.
+
+        With `max_entries` requests begin small, so that little is read beyond these records.
 
         Raises:
             SegmentTruncatedError: `revision` lies before the start. CorruptionError: no record begins there.
@@ -114,19 +116,30 @@ class RevisionedStream:
         info = await self._context.segments.segment_info(self.segment)
         if revision < info.start_offset:
             raise SegmentTruncatedError(self.segment, info.start_offset)
-        data = bytearray()
-        while revision + len(data) < info.length:
-            wanted = min(limits.READER_REQUEST_BYTES, info.length - revision - len(data))
+        request_bytes = limits.READER_REQUEST_BYTES if max_entries is None else limits.REVISIONED_REQUEST_BYTES
+        entries: list[Entry] = []
+        data = bytearray()  # that follows the last record found
+        while revision + len(data) < info.length and (max_entries is None or len(entries) < max_entries):
+            wanted = min(request_bytes, info.length - revision - len(data))
             read = await self._context.segments.read(self.segment, revision + len(data), wanted)
             if not read.data:
                 break
             data += read.data[:wanted]  # a server returns at least 8 bytes (docs/protocol/wire.md#reads)
+            entries += self._records(data, revision)
+            if entries:
+                del data[: entries[-1].revision - revision]
+                revision = entries[-1].revision
+            request_bytes = min(2 * request_bytes, limits.READER_REQUEST_BYTES)
+        if data and (max_entries is None or len(entries) < max_entries):
+            raise CorruptionError(f"{self.segment} at {revision}", "a record is cut off")
+        return entries[:max_entries]
+
+    def _records(self, data: bytearray, revision: int) -> list[Entry]:
+        """Return the complete records of the bytes after `revision`."""
         try:
-            payloads, consumed = split_events_bytes(data, 0, len(data), limits.READER_GROUP_RECORD_MAX_BYTES)
+            payloads, _ = split_events_bytes(data, 0, len(data), limits.READER_GROUP_RECORD_MAX_BYTES)
         except ValueError as error:
             raise CorruptionError(f"{self.segment} after {revision}", str(error)) from error
-        if consumed != len(data):
-            raise CorruptionError(f"{self.segment} at {revision + consumed}", "a record is cut off")
         return _with_revisions(payloads, revision)
 
     # -- writing ------------------------------------------------------------------------------------------------

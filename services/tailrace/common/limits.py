@@ -304,6 +304,7 @@ TRANSACTION_PINGS_PER_LEASE: Final = 3
 BYTE_STREAM_WRITE_BYTES: Final = 1 * MIB  # larger writes are appended in parts
 TABLE_PAGE_ENTRIES: Final = 1000  # requested at a time by iterations over a table
 READER_REQUEST_BYTES: Final = 1 * MIB  # requested by one segment read
+REVISIONED_REQUEST_BYTES: Final = 64 * KIB  # that the first request for some records of a revisioned stream wants
 READER_GROUP_COMPACT_BYTES: Final = 512 * KIB  # state record bytes since the last compaction
 READER_GROUP_COMPACT_PROBABILITY: Final = 0.05
 READER_GROUP_CONFLICTS_MAX: Final = 1000  # conditional writes lost in a row before giving up

@@ -76,18 +76,20 @@ class TimeWindows:
         return _Followed(marks, await marks.oldest() if mark is None else mark)
 
     async def _read(self, followed: _Followed) -> None:
-        """Read what was written since, from time to time, unless enough is known that lies ahead."""
+        """Read what was written since, from time to time, unless half of what a reader keeps lies ahead."""
         now_s = asyncio.get_running_loop().time()
-        room = limits.WATERMARKS_AHEAD_MAX - len(followed.ahead)
-        if room <= 0 or (followed.read_s is not None and now_s < followed.read_s + limits.WATERMARK_READ_S):
+        if 2 * len(followed.ahead) >= limits.WATERMARKS_AHEAD_MAX:
             return
+        if followed.read_s is not None and now_s < followed.read_s + limits.WATERMARK_READ_S:
+            return
+        room = limits.WATERMARKS_AHEAD_MAX - len(followed.ahead)
         try:
-            entries = await followed.marks.read_from(followed.revision)
+            entries = await followed.marks.read_from(followed.revision, room)
         except SegmentTruncatedError as error:
             followed.revision = error.start_offset
-            entries = await followed.marks.read_from(followed.revision)
+            entries = await followed.marks.read_from(followed.revision, room)
         followed.read_s = now_s
-        for entry in entries[:room]:
+        for entry in entries:
             followed.ahead.append(WATERMARK.decode(entry.payload))
             followed.revision = entry.revision
 

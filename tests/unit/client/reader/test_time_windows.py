@@ -16,9 +16,11 @@ from tailrace.client.reader.time_windows import TimeWindow, TimeWindows, is_pass
 from tailrace.client.revisioned import RevisionedStream
 from tailrace.common import limits
 from tailrace.common.names import segment_id
-from tailrace.common.ranges import WHOLE, KeyRange
+from tailrace.common.ranges import WHOLE, KeyRange, equal_ranges
 from tailrace.common.watermarks import RangedSegment, Watermark
+from tailrace.kernel import pack_events
 from tailrace.rpc import controller_pb2 as pb
+from tailrace.wire import commands as c
 
 STREAM = StreamName("s", "t")
 MARKS = "s/_MARKt/0.#epoch.0"
@@ -105,6 +107,30 @@ async def test_a_reader_that_is_far_behind_keeps_few_watermarks(
         assert await windows.window(STREAM, {FIRST: 10 * time + 5}, NOTHING_KNOWN) == expected
         assert len(windows._followed[STREAM].ahead) <= 3
     assert await windows.window(STREAM, {FIRST: 100}, NOTHING_KNOWN) == TimeWindow(10, None)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_reader_that_is_far_behind_reads_the_watermarks_once(
+    store: Any, context: ClientContext, marks: RevisionedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all of them again at each look; a refill may read a request beyond what it keeps."""
+    count, ahead_max = 100, 20
+    monkeypatch.setattr(limits, "WATERMARKS_AHEAD_MAX", ahead_max)
+    ranges = equal_ranges(100)
+    payloads = [
+        WATERMARK.encode(Watermark(time, time, {RangedSegment(i, each): 10 * time for i, each in enumerate(ranges)}))
+        for time in range(1, count + 1)
+    ]
+    written = pack_events(payloads)
+    store.segments[MARKS].data += written
+    windows = TimeWindows(context)
+    known: dict[str, KeyRange | None] = {STREAM.segment(i): each for i, each in enumerate(ranges)}
+    for time in range(count):
+        position = dict.fromkeys(known, 10 * time)
+        assert await windows.window(STREAM, position, known) == TimeWindow(time or None, time + 1)
+    reads = [each for each in store.seen if isinstance(each, c.ReadSegment)]
+    assert sum(each.suggested_length for each in reads) <= 3 * len(written)
+    assert len(reads) <= 3 * count / ahead_max
 
 
 async def test_watermarks_are_read_from_time_to_time(
