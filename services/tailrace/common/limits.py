@@ -352,6 +352,7 @@ WATERMARK_PERIOD_S: Final = 10.0  # between looks at the marks of a stream's wri
 WATERMARK_READ_S: Final = 5.0  # between a reader's looks for watermarks of a stream, at least
 WATERMARKS_AHEAD_MAX: Final = 100  # that a reader keeps of a stream, beyond the position of its group
 WATERMARK_STREAMS_CONCURRENT_MAX: Final = 8  # whose marks an instance looks at at a time
+WATERMARK_STREAMS_UNDER_WAY_MAX: Final = 1000  # whose marks an instance looks at, or that wait for it
 WATERMARK_POSITIONS_KEPT_MAX: Final = 200_000  # segments of all newest watermarks that an instance remembers
 MARKED_WITHOUT_WRITERS_MS: Final = 600_000  # then a stream leaves the list; longer than a call that adds a writer lasts
 SUBSCRIBERS_PER_STREAM_MAX: Final = 1000

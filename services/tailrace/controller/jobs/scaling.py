@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from tailrace.common import limits
+from tailrace.common.call_deadline import call_deadline
 from tailrace.common.errors import InvalidNameError, TailraceError
 from tailrace.common.names import parse_segment_name
 from tailrace.common.task_groups import run_all
@@ -167,11 +168,12 @@ class ScalingJob:
         """Scale a stream if its policy wants it. A failure is logged: other streams go on."""
         try:
             async with self._slots.slot(), asyncio.timeout(self._context.config.blocking_deadline_s):
-                found = await self._plan(key, rates)
-                if found is None:
-                    return
-                policy, plan = found
-                intent = await self._streams.scale(key, plan.sealed, plan.ranges, policy)
+                with call_deadline(self._context.config.requests_deadline_s):
+                    found = await self._plan(key, rates)
+                    if found is None:
+                        return
+                    policy, plan = found
+                    intent = await self._streams.scale(key, plan.sealed, plan.ranges, policy)
         except ScalePreconditionError:
             return  # scaled or updated by a call since its records were read; the next round decides again
         except Exception as error:  # any error concerns this stream only

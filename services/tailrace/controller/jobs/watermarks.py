@@ -1,4 +1,8 @@
-"""Write watermarks for the streams in the buckets of this controller, each period (docs/controller.md#watermarks)."""
+"""Write watermarks for the streams in the buckets of this controller, each period (docs/controller.md#watermarks).
+
+A round does not wait for slow streams, most likely those that need a container that is away: the next rounds leave them
+out until they end.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.common import limits
+from tailrace.common.call_deadline import call_deadline
 from tailrace.common.errors import TailraceError, WriteConflictError
-from tailrace.common.task_groups import run_all
 from tailrace.controller.metadata.metadata_store import MARKED_TABLE, bucket_of
 from tailrace.controller.metadata.reading import readable
 from tailrace.controller.metadata.records import MarkedStream
@@ -36,7 +40,11 @@ class WatermarkJob:
         self._membership = membership
         self._watermarks = watermarks
         self._slots = StepSlots(limits.WATERMARK_STREAMS_CONCURRENT_MAX)
+        self._retry_slots = StepSlots(limits.WATERMARK_STREAMS_CONCURRENT_MAX)
+        """For streams that failed the last time, so that the others do not wait for them."""
         self._failing: set[StreamKey] = set()
+        self._under_way: dict[StreamKey, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(limits.WATERMARK_STREAMS_UNDER_WAY_MAX)
         self._task: asyncio.Task[None] | None = None
         self.rounds = 0
         self.written = 0
@@ -53,6 +61,10 @@ class WatermarkJob:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        under_way = list(self._under_way.values())
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _run(self, watermarks: WatermarkManager) -> None:
         while True:
@@ -70,33 +82,55 @@ class WatermarkJob:
                 _LOG.warning("watermark_round_failed", reason=reason, exc_info=not known)
 
     async def _round(self, watermarks: WatermarkManager, buckets: Collection[int]) -> None:
+        """Begin to look at each stream, and wait for those that are not slow."""
         metadata, token = self._context.store.metadata, b""
-        failing: set[StreamKey] = set()
+        before, unlisted = set(self._under_way.values()), self._failing.copy()
         while True:
             entries, token = await metadata.entries(MARKED_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
             if not entries:
-                self._failing = failing  # without those that are listed no more, or that another controller has now
-                return
-            found = [(entry, readable(MarkedStream, MARKED_TABLE, entry)) for entry in entries]
-            chosen = [
-                (StreamKey(record.scope, record.stream), entry, record)
-                for entry, record in found
-                if record is not None and bucket_of(record.scope, record.stream) in buckets
-            ]
-            await run_all(*(self._apply(watermarks, *each) for each in chosen))
-            failing |= {key for key, _, _ in chosen if key in self._failing}
+                break
+            for entry in entries:
+                record = readable(MarkedStream, MARKED_TABLE, entry)
+                if record is not None and bucket_of(record.scope, record.stream) in buckets:
+                    key = StreamKey(record.scope, record.stream)
+                    unlisted.discard(key)
+                    await self._begin(watermarks, key, entry, record)
+        self._failing -= unlisted  # they are listed no more, or another controller has them now
+        begun = set(self._under_way.values()) - before
+        if begun:
+            await asyncio.wait(begun, timeout=limits.WORKFLOW_STEP_SLOW_S)
+
+    async def _begin(self, watermarks: WatermarkManager, key: StreamKey, entry: Stored, record: MarkedStream) -> None:
+        """Begin to look at a stream, unless the look of an earlier round is under way.
+
+        Streams that failed the last time take half of the room at most: the rest of them waits for a later round.
+        """
+        full = len(self._under_way) >= limits.WATERMARK_STREAMS_UNDER_WAY_MAX // 2
+        if key in self._under_way or (full and key in self._failing):
+            return
+        await self._room.acquire()
+        look = self._apply(watermarks, key, entry, record)
+        task = self._under_way[key] = asyncio.get_running_loop().create_task(look, name=f"watermark of {key}")
+        task.add_done_callback(lambda _: self._ended(key))
+
+    def _ended(self, key: StreamKey) -> None:
+        del self._under_way[key]
+        self._room.release()
 
     async def _apply(self, watermarks: WatermarkManager, key: StreamKey, entry: Stored, record: MarkedStream) -> None:
         """Write a stream's next watermark; take a stream without writers from the list.
 
         A failure is logged when it is the first one in a row: other streams go on, and the next round tries again.
         """
+        config = self._context.config
+        slots = self._retry_slots if key in self._failing else self._slots
         try:
-            async with self._slots.slot(), asyncio.timeout(self._context.config.blocking_deadline_s):
-                if not await self._has_writers(key):
-                    await self._unlist(entry, record)
-                elif await watermarks.apply(key) is not None:
-                    self.written += 1
+            async with slots.slot(), asyncio.timeout(config.blocking_deadline_s):
+                with call_deadline(config.requests_deadline_s):
+                    if not await self._has_writers(key):
+                        await self._unlist(entry, record)
+                    elif await watermarks.apply(key) is not None:
+                        self.written += 1
             self._failing.discard(key)
         except Exception as error:  # any error concerns this stream only
             self.failures += 1

@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from tailrace.common import limits
+from tailrace.common.call_deadline import deadline_s
 from tailrace.common.errors import UnavailableError
 from tailrace.common.names import parse_segment_name
 from tailrace.controller.jobs.scaling import ScalingJob
@@ -272,6 +273,23 @@ async def test_a_stream_that_fails_stops_no_other(
     await api.until_scaled(0)
     assert len(await api.current()) == 2
     assert (job.splits, job.failures) == (1, 1)
+
+
+async def test_the_requests_for_a_stream_have_the_deadline_of_a_call(
+    world: Any, make_api: Any, source: ModelRates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = await world.start(sole=True, requests_deadline_s=7.0)
+    await make(make_api(controller))
+    streams, left_s = controller.services.core.streams, []
+    scale = streams.scale
+
+    async def timed(*arguments: Any) -> Any:
+        left_s.append(deadline_s() - asyncio.get_running_loop().time())
+        return await scale(*arguments)
+
+    monkeypatch.setattr(streams, "scale", timed)
+    await controller.scaling.round(source)
+    assert [0 < left <= 7.0 for left in left_s] == [True], left_s
 
 
 async def test_segments_of_others_are_ignored(world: Any, make_api: Any, source: ModelRates) -> None:

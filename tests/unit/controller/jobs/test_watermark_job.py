@@ -10,6 +10,7 @@ import pytest
 import structlog
 
 from tailrace.common import limits
+from tailrace.common.call_deadline import deadline_s
 from tailrace.common.errors import NoSuchSegmentError, NoSuchStreamError, UnavailableError
 from tailrace.common.names import qualified_segment_name, segment_id
 from tailrace.common.watermarks import Watermark
@@ -31,6 +32,13 @@ class ModelMarks:
         self.written: dict[str, list[Watermark]] = {}
         self.opened = 0
         self.failing = ""
+        self.slow = ""
+        self.slow_looks: list[str] = []
+        """The names of the segments with ``slow`` in them that were looked at, again at each look."""
+        self.slow_now = self.slow_most = 0
+        """How many looks at them are under way, now and at most."""
+        self.left_s: list[float] = []
+        """The time that requests have, at each look."""
 
     def open(self, name: str) -> ModelMarkSegment:
         """Open a mark stream's segment."""
@@ -63,9 +71,25 @@ class ModelMarkSegment:
 
     async def newest(self) -> Watermark | None:
         """The newest one."""
+        await self._be_slow()
         written = self._written()
         self._known = len(written)
         return written[-1] if written else None
+
+    async def _be_slow(self) -> None:
+        """Wait until nothing is slow any more."""
+        marks = self._marks
+        marks.left_s.append(deadline_s() - asyncio.get_running_loop().time())
+        if not marks.slow or marks.slow not in self._name:
+            return
+        marks.slow_looks.append(self._name)
+        marks.slow_now += 1
+        marks.slow_most = max(marks.slow_most, marks.slow_now)
+        try:
+            while marks.slow:  # noqa: ASYNC110 - no event announces it
+                await asyncio.sleep(0.001)
+        finally:
+            marks.slow_now -= 1
 
     async def append(self, watermark: Watermark) -> bool:
         """Append if the last one is the one that is known."""
@@ -255,6 +279,87 @@ async def test_a_stream_that_fails_stops_no_other(world: Any, make_api: Any, unt
     await until(lambda: controller.watermarks.failures > 1)
     marks.failing = ""
     await until(lambda: marks.of("bad") == [(1, 1, {0: 10})])
+
+
+@pytest.fixture
+def soon_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WORKFLOW_STEP_SLOW_S", 0.02)
+
+
+@pytest.mark.usefixtures("soon_slow")
+async def test_a_round_does_not_wait_for_slow_streams(world: Any, make_api: Any, until: Any, marks: ModelMarks) -> None:
+    """Of which each is looked at once, until that look has ended."""
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api, bad = make_api(controller), make_api(controller, stream="bad")
+    await api.setup()
+    await bad.call("createStream", bad.config())
+    marks.slow = "_MARKbad"
+    await note(bad, "a", 1, {0: 10})
+    for time in range(1, 4):
+        await note(api, "a", time, {0: 10 * time})
+        await until(lambda: len(marks.of()) == time)  # noqa: B023 - it is awaited in this turn
+        await rounds(controller, until)
+    assert len(marks.slow_looks) == 1
+    assert marks.of("bad") == []
+    marks.slow = ""
+    await until(lambda: marks.of("bad") == [(1, 1, {0: 10})])
+    assert controller.watermarks.failures == 0
+    await until(lambda: not controller.watermarks._under_way)
+
+
+@pytest.mark.usefixtures("soon_slow")
+async def test_slow_streams_are_bounded_and_end_with_the_job(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WATERMARK_STREAMS_UNDER_WAY_MAX", 2)
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    apis = [make_api(controller, stream=f"bad{number}") for number in range(4)]
+    await apis[0].setup()
+    marks.slow = "_MARKbad"
+    for api in apis:
+        await api.call("createStream", api.config())
+        await note(api, "a", 1, {0: 10})
+    await until(lambda: marks.slow_now == 2)
+    await asyncio.sleep(0.1)
+    assert marks.slow_most == 2
+    await controller.watermarks.close()
+    assert marks.slow_now == 0
+
+
+@pytest.mark.usefixtures("soon_slow")
+async def test_streams_that_failed_leave_room_for_the_others(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WATERMARK_STREAMS_UNDER_WAY_MAX", 4)
+    monkeypatch.setattr(limits, "WATERMARK_STREAMS_CONCURRENT_MAX", 1)
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api = make_api(controller)
+    await api.setup()
+    marks.failing = "_MARKbad"
+    for bad in (make_api(controller, stream=f"bad{number}") for number in range(4)):
+        await bad.call("createStream", bad.config())
+        await note(bad, "a", 1, {0: 10})
+    await until(lambda: len(controller.watermarks._failing) == 4)
+    monkeypatch.setattr(limits, "WORKFLOW_SLOW_STEPS_MAX", 0)  # no look gives its slot to another one
+    marks.slow = "_MARKbad"
+    await until(lambda: marks.slow_now == 1)
+    for time in range(1, 4):
+        await note(api, "a", time, {0: 10 * time})
+        await until(lambda: len(marks.of()) == time)  # noqa: B023 - it is awaited in this turn
+    assert marks.slow_most == 1
+
+
+async def test_the_requests_for_a_stream_have_the_deadline_of_a_call(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks
+) -> None:
+    controller = await world.start(
+        sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open, requests_deadline_s=7.0
+    )
+    api = make_api(controller)
+    await api.setup()
+    await note(api, "a", 1, {0: 10})
+    await until(lambda: marks.of() == [(1, 1, {0: 10})])
+    assert all(0 < left <= 7.0 for left in marks.left_s), marks.left_s
 
 
 async def test_a_stream_that_failed_is_forgotten_when_another_controller_has_it(
