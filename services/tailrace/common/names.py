@@ -120,6 +120,11 @@ def is_transient_segment(name: str) -> bool:
     return "#transient." in name
 
 
+def is_transaction_segment(name: str) -> bool:
+    """Return whether the name is one that `transaction_segment_name` makes."""
+    return "#transaction." in name
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentName:
     """A parsed segment name."""

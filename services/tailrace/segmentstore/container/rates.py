@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
+from tailrace.common.names import is_transaction_segment
 from tailrace.segmentstore.api import (
     CREATION_TIME,
     EVENT_COUNT,
@@ -51,6 +52,8 @@ class RateSampler:
             segment = self._state.segments[identifier]
             if segment.sealed or segment.core.get(SCALE_POLICY_TYPE) not in (_KBYTES, _EVENTS):
                 continue
+            if is_transaction_segment(segment.name):
+                continue  # it has the stream's policy; its bytes count when it is merged
             if len(measured) == limits.RATES_PER_REPLY_MAX:
                 return measured, True
             measured.append(self._measure(segment, now_s))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from uuid import UUID
 
 import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, ContainerStoppedError
+from tailrace.common.names import transaction_segment_name
 from tailrace.segmentstore.api import (
     EVENT_COUNT,
     SCALE_POLICY_RATE,
@@ -124,6 +126,17 @@ async def test_a_reply_is_bounded_and_continued(world: World, monkeypatch: pytes
         found += [each.name for each in page]
         after = page[-1].segment_id
     assert found == names
+
+
+async def test_segments_of_transactions_are_left_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their bytes count when they are merged; controllers make them with the policy of their stream."""
+    monkeypatch.setattr(limits, "RATES_PER_REPLY_MAX", 2)
+    container = await world.open()
+    await create(container, NAME, EVENTS)
+    for number in range(5):
+        await create(container, transaction_segment_name(NAME, UUID(int=number)), EVENTS)
+    await create(container, OTHER, EVENTS)
+    assert set(measured(container, 0.0)) == {NAME, OTHER}
 
 
 @pytest.mark.parametrize("windows_ms", [[], [5], [200, 100], [10] * 9])
