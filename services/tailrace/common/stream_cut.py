@@ -164,8 +164,7 @@ def pairs_of_positions(
 ) -> Iterator[tuple[Position, Position]]:
     """Yield the positions of two cuts at each pair of segments with common keys.
 
-    Takes time in proportion to the number of segments; to its square when segments of one cut have common keys, as the
-    positions may that writers note.
+    Takes time in proportion to the number of segments; to its square when segments of one cut have common keys.
     """
     mine, theirs = _by_range(first, ranges), _by_range(second, ranges)
     if not (_is_disjoint(mine) and _is_disjoint(theirs)):

@@ -18,7 +18,7 @@ from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, OverloadedError
 from tailrace.common.names import check_entity_name
 from tailrace.controller.metadata.changes import Change, Snapshot
-from tailrace.controller.metadata.epochs import is_behind
+from tailrace.controller.metadata.epochs import goes_back, joined
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import StreamRecord, WriterMark
 from tailrace.controller.metadata.transitions import require
@@ -49,6 +49,8 @@ class MarkManager:
     async def note(self, key: StreamKey, writer: str, timestamp: int, position: dict[int, int]) -> NoteResult:
         """Store a writer's time and position; neither may go back.
 
+        For keys that the position does not reach, as after the writer's restart, the last position stays.
+
         Raises:
             InvalidNameError, NoSuchStreamError, OverloadedError (too many writers).
         """
@@ -57,11 +59,12 @@ class MarkManager:
         snapshot = await self._context.store.read(key, [key.root, item])
         root = require(snapshot.get(StreamRecord, key.root), key)
         before = mark_in(snapshot, item, root, writer)
-        if not await self._is_ahead(key, root, before, position):
+        reached = await self._reached(key, root, before, position)
+        if reached is None:
             return NoteResult.INVALID_POSITION
         if not has_room(root, writer):
             await make_room(self._context, key)
-        mark = WriterMark(timestamp, position, self._context.clock.now_ms())
+        mark = WriterMark(timestamp, reached, self._context.clock.now_ms())
 
         def decide(found: StreamRecord | None, now: Snapshot) -> Change[NoteResult]:
             current = require(found, key)
@@ -72,7 +75,7 @@ class MarkManager:
                 return Change(NoteResult.INVALID_POSITION)  # the position is of the stream that was deleted meanwhile
             if stored is not None and timestamp < stored.timestamp:
                 return Change(NoteResult.INVALID_TIME)
-            if stored is not None and (stored.timestamp, stored.position) == (timestamp, position):
+            if stored is not None and (stored.timestamp, stored.position) == (timestamp, reached):
                 return Change(NoteResult.SUCCESS)  # stored by an earlier attempt of this call whose reply was lost
             if stored is not None and stored != before:
                 return Change(NoteResult.INVALID_POSITION)  # the same writer noted two times at once
@@ -87,22 +90,20 @@ class MarkManager:
 
         return await marked.change(self._context, key, [item], decide)
 
-    async def _is_ahead(
+    async def _reached(
         self, key: StreamKey, root: StreamRecord, before: WriterMark | None, position: dict[int, int]
-    ) -> bool:
-        """Return whether the position exists in the stream and is not behind the writer's last one."""
+    ) -> dict[int, int] | None:
+        """Return the position joined with the writer's last one; None when the stream has it not, or it goes back."""
         if not position or any(offset < 0 for offset in position.values()):
-            return False
+            return None
+        last = before.position if before is not None else {}
         try:
-            segments = await self._cuts.segments(key, root, position)
-            if any(identifier not in segments for identifier in position):
-                return False
-            if before is None or not before.position:
-                return True
-            known = await self._cuts.segments(key, root, position, before.position)
+            segments = await self._cuts.named_segments(key, root, position, *([last] if last else []))
         except BadRequestError:
-            return False
-        return not is_behind(position, before.position, known)
+            return None
+        if any(identifier not in segments for identifier in position) or goes_back(position, last, segments):
+            return None
+        return joined(position, last, segments)
 
     async def remove(self, key: StreamKey, writer: str) -> bool:
         """Mark a writer as removed; return False when it never noted a time.

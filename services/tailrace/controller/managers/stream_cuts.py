@@ -15,7 +15,7 @@ from tailrace.controller.metadata.policies import INT64_MAX
 from tailrace.controller.workflows.context import segment_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tailrace.controller.metadata.model import Epoch, StreamSegment
     from tailrace.controller.metadata.records import StreamRecord
@@ -36,13 +36,23 @@ class CutReader:
         Raises:
             BadRequestError: a cut names an epoch that the stream does not have.
         """
-        first, last = epoch_span(*cuts)
-        if first < 0 or last > root.active_epoch:
-            raise BadRequestError(
-                f"cut names a segment of epoch {last}, but the stream's last epoch is {root.active_epoch}"
-            )
+        first, last = _checked_span(root, cuts)
         found = segments_of(await self._store.epochs(key, root, first, last))
         await asyncio.sleep(0)  # callers compare with all of them next, some 50 ms for epochs of 10,000 segments
+        return found
+
+    async def named_segments(
+        self, key: StreamKey, root: StreamRecord, *cuts: Mapping[int, int]
+    ) -> dict[int, StreamSegment]:
+        """Return every segment of the epochs in which those that the cuts name were created.
+
+        Raises:
+            BadRequestError: a cut names an epoch that the stream does not have.
+        """
+        _checked_span(root, cuts)
+        numbers = sorted({segment_epoch(identifier) for cut in cuts for identifier in cut})
+        found = segments_of(await self._store.chosen_epochs(key, root, numbers))
+        await asyncio.sleep(0)  # as in `segments`
         return found
 
     async def check(self, key: StreamKey, root: StreamRecord, cut: Mapping[int, int]) -> dict[int, StreamSegment]:
@@ -128,3 +138,13 @@ class CutReader:
             else:
                 low = middle
         return await self._store.epoch(key, root, high)
+
+
+def _checked_span(root: StreamRecord, cuts: Sequence[Mapping[int, int]]) -> tuple[int, int]:
+    """Return the first and last epoch that the cuts span."""
+    first, last = epoch_span(*cuts)
+    if first < 0 or last > root.active_epoch:
+        raise BadRequestError(
+            f"cut names a segment of epoch {last}, but the stream's last epoch is {root.active_epoch}"
+        )
+    return first, last

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import pairwise
 
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import segment_epoch, segment_id
@@ -189,6 +191,53 @@ def check_cut(cut: Cut, segments: SegmentMap) -> None:
 def is_behind(cut: Cut, other: Cut, segments: SegmentMap) -> bool:
     """Return whether `cut` lies before `other` in any segment, so that it must not replace `other`."""
     return compare_cuts(without_future(cut), without_future(other), ranges_of(segments)) is not CutOrder.EQUAL_OR_AFTER
+
+
+def _furthest(identifiers: Iterable[int], segments: SegmentMap) -> list[StreamSegment]:
+    """Return the parts of these segments that none created later has the keys of, in order of key."""
+    ordered = sorted((segments[identifier] for identifier in identifiers), key=lambda segment: segment.low)
+    edges = sorted({edge for segment in ordered for edge in segment.key_range})
+    parts: list[StreamSegment] = []
+    begun: list[tuple[int, int, float]] = []
+    position = 0
+    for low, high in pairwise(edges):
+        while position < len(ordered) and ordered[position].low <= low:
+            segment = ordered[position]
+            heappush(begun, (-segment.epoch, segment.identifier, segment.high))
+            position += 1
+        while begun and begun[0][2] <= low:
+            heappop(begun)
+        if begun:
+            parts.append(StreamSegment(begun[0][1], low, high))
+    return parts
+
+
+def goes_back(position: Cut, before: Cut, segments: SegmentMap) -> bool:
+    """Return whether a writer's position lies before its last one.
+
+    A writer learns that a segment was replaced when it writes to it. So it may name segments whose keys others that it
+    names have now, and none for keys that it does not write. It is back only in a segment of which it reaches no key
+    in that segment, or a later one, at the offset or behind it.
+    """
+    reached = _Placed(_furthest(position, segments))
+    for identifier, offset in before.items():
+        segment = segments[identifier]
+        beside = reached.epochs_beside(segment)
+        if beside is None or beside[1] > segment.epoch:
+            continue
+        if beside[1] < segment.epoch or position[identifier] < offset:
+            return True
+    return False
+
+
+def joined(position: Cut, before: Cut, segments: SegmentMap) -> dict[int, int]:
+    """Return a writer's position where it reaches further for each key: the new one, or the last one.
+
+    It names no segment whose keys all have a later one in it.
+    """
+    furthest = {**before, **{each: max(offset, before.get(each, 0)) for each, offset in position.items()}}
+    kept = {part.identifier for part in _furthest(furthest, segments)}
+    return {identifier: furthest[identifier] for identifier in sorted(kept)}
 
 
 def wholly_before(cut: Cut, segments: SegmentMap) -> list[StreamSegment]:

@@ -18,7 +18,7 @@ from tailrace.controller.metadata.record_cache import Cacheable, RecordCache
 from tailrace.controller.metadata.records import RetentionCut, SealedRecord, StreamRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tailrace.common.ports import Entropy
 
@@ -180,7 +180,11 @@ class StreamStore:
 
     async def epochs(self, key: StreamKey, root: StreamRecord, first: int, last: int) -> list[Epoch]:
         """Return the epochs from `first` to `last`, inclusive, which the stream must have."""
-        wanted = [key.epoch(root.incarnation, number) for number in range(first, last + 1)]
+        return await self.chosen_epochs(key, root, range(first, last + 1))
+
+    async def chosen_epochs(self, key: StreamKey, root: StreamRecord, numbers: Iterable[int]) -> list[Epoch]:
+        """Return the epochs of these numbers, which the stream must have."""
+        wanted = [key.epoch(root.incarnation, number) for number in numbers]
         found = await self._load_immutable(key, Epoch, wanted)
         for item, epoch in zip(wanted, found, strict=True):
             if epoch is None:

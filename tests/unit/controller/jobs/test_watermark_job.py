@@ -173,6 +173,24 @@ async def test_positions_follow_a_scale(world: Any, make_api: Any, until: Any, m
     await until(lambda: marks.of()[-1] == (11, 12, {left: 3, right: 0}))
 
 
+async def test_a_writer_that_restarts_is_not_overtaken_by_its_own_watermark(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks
+) -> None:
+    """The first watermark after the restart lies behind what the writer had written before, in all segments."""
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    api = make_api(controller)
+    await api.setup(2, timestampAggregationTimeout=60_000)
+    await note(api, "sync", 0, {1: 10})
+    await until(lambda: marks.of() == [(0, 0, {0: 0, 1: 10})])
+    await api.call("removeWriter", pb.RemoveWriterRequest(writer="sync", stream=api.info))
+    marks.failing = "_MARK"  # no round between the two notes
+    await note(api, "stable", 30, {0: 492, 1: 174})
+    await note(api, "stable", 32, {1: 186})
+    marks.failing = ""
+    await until(lambda: len(marks.of()) > 1)
+    assert marks.of()[1:] == [(32, 32, {0: 492, 1: 186})]
+
+
 async def test_removed_writers_and_streams_without_writers_leave(
     world: Any, make_api: Any, until: Any, marks: ModelMarks
 ) -> None:

@@ -205,6 +205,8 @@ DECISIONS: dict[str, Callable[[Cut, Cut, Segments], object]] = {
     ),
     "wholly before": lambda before, after, segments: algebra.wholly_before(after, segments),
     "between": lambda before, after, segments: algebra.between(before, after, segments),
+    "position of a writer": lambda before, after, segments: algebra.goes_back({**before, **after}, before, segments),
+    "positions of a writer joined": lambda before, after, segments: algebra.joined(after, before, segments),
 }
 
 
