@@ -9,13 +9,14 @@ first mark of a writer is written together with the root.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, NoSuchStreamError, OverloadedError
+from tailrace.common.errors import BadRequestError, NoSuchStreamError, OverloadedError, UnavailableError
 from tailrace.common.names import check_entity_name
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import goes_back, joined
@@ -23,6 +24,7 @@ from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import StreamRecord, WriterMark
 from tailrace.controller.metadata.transitions import require
 from tailrace.controller.workflows import marked
+from tailrace.controller.workflows.commit_times import writers_of
 from tailrace.controller.workflows.writer_marks import has_room, make_room, mark_in, with_writer
 
 if TYPE_CHECKING:
@@ -109,9 +111,10 @@ class MarkManager:
         """Mark a writer as removed; return False when it never noted a time.
 
         Raises:
-            InvalidNameError, NoSuchStreamError.
+            InvalidNameError, NoSuchStreamError. UnavailableError: commits of the writer are not merged yet.
         """
         check_entity_name("writer", writer)
+        await self._until_merged(key, writer)
         item = key.writer(writer)
 
         def decide(found: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:
@@ -123,3 +126,29 @@ class MarkManager:
             return Change(True, {item: msgspec.structs.replace(stored, alive=False)})
 
         return await self._context.store.change(key, [item], decide)
+
+    async def _until_merged(self, key: StreamKey, writer: str) -> None:
+        """Wait for the commits of a writer that carry times: each of them makes its mark, or renews it.
+
+        Raises:
+            NoSuchStreamError. UnavailableError: they last too long.
+        """
+        store, loop = self._context.store, asyncio.get_running_loop()
+        unmerged = _unmerged(require(await store.load(key), key))
+        found = await writers_of(self._context, key, unmerged)
+        own = {transaction_id for transaction_id, its_writer in found.items() if its_writer == writer}
+        ends_at_s, pause_s = loop.time() + limits.WRITER_REMOVAL_COMMITS_S, limits.TRANSACTION_COMMIT_PASS_INTERVAL_S
+        while not own.isdisjoint(unmerged):
+            if loop.time() >= ends_at_s:
+                raise UnavailableError(
+                    f"commits of writer {writer} on stream {key} are not merged after"
+                    f" {limits.WRITER_REMOVAL_COMMITS_S:g} s; retry"
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, limits.WRITER_REMOVAL_LOOK_MAX_S)
+            unmerged = _unmerged(require(await store.load(key), key))
+
+
+def _unmerged(root: StreamRecord) -> tuple[bytes, ...]:
+    """Return the transactions whose commit is decided and not completed."""
+    return (*root.commit_batch, *root.commit_queue)
