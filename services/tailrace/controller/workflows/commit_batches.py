@@ -13,11 +13,12 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import IllegalStateError
-from tailrace.controller.metadata.changes import Change, Snapshot
+from tailrace.controller.metadata.changes import Change, Snapshot, UnsteadyReadError
 from tailrace.controller.metadata.records import (
     CompletedTransaction,
     Rolling,
@@ -26,6 +27,7 @@ from tailrace.controller.metadata.records import (
 )
 from tailrace.controller.metadata.transitions import commit_batch_done, commit_batch_taken, may_take_commits
 from tailrace.controller.workflows import marked
+from tailrace.controller.workflows.commit_times import last_queued, time_in
 from tailrace.controller.workflows.completed import completed_puts
 from tailrace.controller.workflows.transactions import transaction_epoch, transaction_segment_names
 from tailrace.controller.workflows.writer_marks import advanced, has_room, make_room, mark_in, with_writer
@@ -215,10 +217,12 @@ async def finish_batch(
     committed = [transaction_id for transaction_id in batch if transaction_id not in refused]
     items = [key.transaction(transaction_id) for transaction_id in committed]
     times = await _marking_writers(context, key, items)
+    queued = await last_queued(context, key, taken, times.keys())
     if times:
         await make_room(context, key)
     now_ms = context.clock.now_ms()
     marks = [key.writer(writer) for writer in times]
+    carriers = [key.transaction(transaction_id) for transaction_id in queued.values()]
 
     def decide(now: StreamRecord | None, snapshot: Snapshot) -> Change[None]:
         if now is None or (now.commit_batch, now.rolling) != (batch, taken.rolling):
@@ -227,13 +231,28 @@ async def finish_batch(
         puts = completed_puts(key, now, snapshot, done)
         ended = commit_batch_done(now, refused)
         for writer, timestamp in times.items():
-            if has_room(ended, writer):
+            if writer in queued:
+                item = key.transaction(queued[writer])
+                puts[item] = _carrying(snapshot, item, timestamp)
+            elif has_room(ended, writer):
                 item = key.writer(writer)
                 puts[item] = advanced(mark_in(snapshot, item, ended, writer), timestamp, position, now_ms)
                 ended = with_writer(ended, writer)
         return Change(None, {**puts, key.root: ended, **more(ended)})
 
-    await marked.change(context, key, (*items, *marks), decide, by_memory=True)
+    await marked.change(context, key, (*items, *marks, *carriers), decide, by_memory=True)
+
+
+def _carrying(snapshot: Snapshot, item: bytes, timestamp: int) -> TransactionRecord:
+    """Return the record of a commit that waits for a later pass, with the time of one that was merged before it.
+
+    So the writer's mark gets the time when all is merged that the writer had committed.
+    """
+    record = snapshot.transaction(item)
+    if not isinstance(record, TransactionRecord):
+        raise UnsteadyReadError  # it is of a time after this pass
+    own = timestamp if record.timestamp is None else record.timestamp
+    return msgspec.structs.replace(record, timestamp=max(timestamp, own))
 
 
 def _is_of_commit(record: TransactionRecord | CompletedTransaction | None) -> bool:
@@ -248,7 +267,8 @@ async def _marking_writers(context: WorkflowContext, key: StreamKey, items: Sequ
         snapshot = await context.store.read(key, items, remember=True)
     times: dict[str, int] = {}
     for item in items:
-        record = snapshot.transaction(item)
-        if isinstance(record, TransactionRecord) and record.writer and record.timestamp is not None:
-            times[record.writer] = max(record.timestamp, times.get(record.writer, record.timestamp))
+        noted = time_in(snapshot, item)
+        if noted is not None:
+            writer, timestamp = noted
+            times[writer] = max(timestamp, times.get(writer, timestamp))
     return times

@@ -12,6 +12,7 @@ import msgspec
 
 from tailrace.common import limits
 from tailrace.common.errors import WriteConflictError
+from tailrace.common.names import segment_epoch
 from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.records import StreamRecord, WriterMark
@@ -44,14 +45,24 @@ def mark_in(snapshot: Snapshot, item: bytes, root: StreamRecord, writer: str) ->
 
 
 def advanced(before: WriterMark | None, timestamp: int, position: Mapping[int, int], now_ms: int) -> WriterMark:
-    """Return the mark after a commit at that time and position. Neither goes back."""
+    """Return the mark after a commit at that time; `position` is the end of all segments of an epoch.
+
+    Neither goes back, each on its own: a commit of an earlier time moves the position on.
+    """
     if before is None:
         return WriterMark(timestamp, dict(position), now_ms)
+    reached = _reached(position, before.position)
     if timestamp < before.timestamp:
-        return before
-    known = before.position if before.position.keys() == position.keys() else {}
-    kept = {identifier: max(offset, known.get(identifier, 0)) for identifier, offset in position.items()}
-    return WriterMark(timestamp, kept, now_ms)
+        return msgspec.structs.replace(before, position=reached)
+    return WriterMark(timestamp, reached, now_ms)
+
+
+def _reached(position: Mapping[int, int], before: Mapping[int, int]) -> dict[int, int]:
+    """Return the position in all segments of an epoch, and the last one in those that were created later."""
+    epoch = max(map(segment_epoch, position), default=-1)
+    found = {identifier: max(offset, before.get(identifier, 0)) for identifier, offset in position.items()}
+    found.update((each, offset) for each, offset in before.items() if segment_epoch(each) > epoch)
+    return dict(sorted(found.items()))
 
 
 async def make_room(context: WorkflowContext, key: StreamKey) -> None:

@@ -1,4 +1,4 @@
-"""Times that commits carry: the end of a writer whose commits still wait."""
+"""Times that commits carry: their order over a scale, and the end of a writer whose commits still wait."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
+from tailrace.common.names import segment_id
 from tailrace.controller.calls.transactions import NO_TIMESTAMP
 from tailrace.controller.metadata.records import WriterMark, decode
 from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.workflows.writer_marks import advanced
 from tailrace.rpc import controller_pb2 as pb
 
 KEY = StreamKey("scope", "stream")
+HALVES = [(0.0, 0.5), (0.5, 1.0)]
 COMMITTED = pb.TxnState.COMMITTED
 REMOVED, UNKNOWN = pb.RemoveWriterResponse.SUCCESS, pb.RemoveWriterResponse.UNKNOWN_WRITER
 
@@ -60,6 +63,9 @@ async def commit(api: Any, time: int | None, writer: str = "w") -> Any:
 
 async def remove(api: Any, writer: str = "w") -> int:
     return int((await api.call("removeWriter", pb.RemoveWriterRequest(writer=writer, stream=api.info))).result)
+
+
+# -- the end of a writer
 
 
 @pytest.mark.parametrize("earlier", [True, False])
@@ -132,3 +138,108 @@ async def test_the_wait_ends_with_the_stream(api: Any, world: Any, held: Held) -
     await api.call("deleteStream", api.info)
     assert await removing in (REMOVED, pb.RemoveWriterResponse.STREAM_DOES_NOT_EXIST)
     assert await remove(api) == pb.RemoveWriterResponse.STREAM_DOES_NOT_EXIST
+
+
+# -- the order of times
+
+
+def test_an_earlier_time_moves_the_position_on_and_not_the_time() -> None:
+    before = WriterMark(100, {segment_id(0, 2): 50}, 1_000)
+    after = advanced(before, 90, {segment_id(1, 3): 7, segment_id(2, 3): 8}, 2_000)
+    assert after == WriterMark(100, {segment_id(1, 3): 7, segment_id(2, 3): 8}, 1_000)
+    assert advanced(after, 80, {segment_id(1, 3): 9, segment_id(2, 3): 6}, 3_000).position == {
+        segment_id(1, 3): 9,
+        segment_id(2, 3): 8,
+    }
+
+
+def test_a_commit_that_rolls_over_moves_no_position_back() -> None:
+    """The writer noted a position in the active epoch before the pass ended, which merges into the epoch before."""
+    before = WriterMark(100, {segment_id(0, 0): 5, segment_id(1, 3): 7}, 1_000)
+    after = advanced(before, 110, {segment_id(0, 2): 50}, 2_000)
+    assert after == WriterMark(110, {segment_id(0, 2): 50, segment_id(1, 3): 7}, 2_000)
+    kept = WriterMark(100, {segment_id(4, 1): 9}, 1_000)
+    assert advanced(kept, 110, {segment_id(4, 1): 8, segment_id(0, 2): 50}, 2_000).position == {
+        segment_id(4, 1): 9,
+        segment_id(0, 2): 50,
+    }
+
+
+async def test_a_commit_that_rolls_over_does_not_pass_earlier_ones_of_its_writer(api: Any, world: Any) -> None:
+    """The pass merges the transaction of the old epoch first, though its commit came last."""
+    await api.setup(1)
+    await api.until_state(await commit(api, 50), COMMITTED)
+    old = await api.begin()
+    await api.scaled([0], HALVES)
+    new = [await api.begin() for _ in range(2)]
+    for name in world.segments.names("scope/stream/"):
+        if "#transaction" in name:
+            world.segments.append(name, b"12345")
+    checked, infos = asyncio.Event(), world.segments.segment_info
+
+    async def waiting(name: str) -> Any:
+        await checked.wait()
+        return await infos(name)
+
+    world.segments.segment_info = waiting
+    await api.commit((await api.begin()).txnId)  # its pass is being checked meanwhile
+    await asyncio.sleep(0.05)
+    for begun, time in (*zip(new, (80, 90), strict=True), (old, 100)):
+        await api.commit(begun.txnId, writerId="w", timestamp=time)
+    await api.commit((await api.begin()).txnId, writerId="other", timestamp=95)
+    merged, merge = asyncio.Event(), world.segments.merge_batch
+
+    async def merge_last(target: str, sources: Any) -> Any:
+        if ".#epoch.3" in target:
+            await merged.wait()
+        return await merge(target, sources)
+
+    world.segments.merge_batch = merge_last
+    checked.set()
+    await api.until_state(old.txnId, COMMITTED)
+    await asyncio.sleep(0.05)
+    assert [await api.state(each.txnId) for each in new] == [pb.TxnState.COMMITTING] * 2
+    assert state(world) == (50, True), "its commits of 80 and 90 are not merged"
+    assert state(world, "other") is None
+    merged.set()
+    for each in new:
+        await api.until_state(each.txnId, COMMITTED)
+    found = mark(world)
+    assert found is not None
+    assert found.timestamp == 100
+    assert found.position == {segment_id(1, 3): 10, segment_id(2, 3): 10}
+    assert state(world, "other") == (95, True)
+
+
+async def test_the_last_of_several_epochs_notes_the_time(api: Any, world: Any) -> None:
+    """Each pass over a scale leaves the time to a commit of the writer that a later pass merges."""
+    await api.setup(1)
+    begun = [await api.begin()]
+    (first, second) = await api.scaled([0], HALVES)
+    begun.append(await api.begin())
+    await api.scaled([first, second], [(0.0, 1.0)])
+    begun.append(await api.begin())
+    checked, infos = asyncio.Event(), world.segments.segment_info
+
+    async def waiting(name: str) -> Any:
+        await checked.wait()
+        return await infos(name)
+
+    world.segments.segment_info = waiting
+    await api.commit((await api.begin()).txnId)
+    await asyncio.sleep(0.05)
+    for each, time in zip(begun[::-1], (85, 90, 100), strict=True):
+        await api.commit(each.txnId, writerId="w", timestamp=time)
+    seen: list[tuple[int, bool] | None] = []
+    merge = world.segments.merge_batch
+
+    async def noting(target: str, sources: Any) -> Any:
+        seen.append(state(world))
+        return await merge(target, sources)
+
+    world.segments.merge_batch = noting
+    checked.set()
+    for each in begun:
+        await api.until_state(each.txnId, COMMITTED)
+    assert set(seen) == {None}, "an earlier commit of the writer was not merged"
+    assert state(world) == (100, True)
