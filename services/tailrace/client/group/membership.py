@@ -189,7 +189,7 @@ class GroupMember:
     async def tell_positions(self, positions: Positions) -> None:
         """Report how far the segments were read, when it is due."""
         now_s = self._now_s()
-        if now_s >= self._timers.lag_s:
+        if now_s >= self._timers.lag_s and self._is_member(self.state):
             self._timers.lag_s = now_s + policy.lag_timer_s(self.state)
             await self._synchronizer.update_unconditionally([self._distance_update(self.state, positions())])
 
@@ -207,9 +207,9 @@ class GroupMember:
         """Write this reader's positions for a checkpoint, unless the checkpoint was cancelled."""
 
         def give(state: GroupState) -> list[r.Update]:
-            owned = state.assigned.get(self.reader)
-            if owned is None or self.reader not in state.due.get(checkpoint, ()):
+            if not self._is_member(state) or self.reader not in state.due.get(checkpoint, ()):
                 return []
+            owned = state.assigned[self.reader]
             # A cancelled acquisition may have taken effect: such a segment is at the offset in the state.
             answered = {name: positions.get(name, offset) for name, offset in owned.items()}
             return [r.CheckpointReader(checkpoint, self.reader, answered)]
@@ -229,7 +229,7 @@ class GroupMember:
         name = str(new_uuid(self._context.entropy))
 
         def create(state: GroupState) -> list[r.Update]:
-            if policy.checkpoint_is_outstanding(state) or not state.is_online(self.reader):
+            if policy.checkpoint_is_outstanding(state) or not self._is_member(state):
                 return []
             return [r.CreateCheckpoint(name), r.ClearCheckpointsBefore(name)]
 
@@ -253,7 +253,9 @@ class GroupMember:
         successors, ranges = await self._successors(segment)
 
         def finish(state: GroupState) -> list[r.Update]:
-            if segment not in state.assigned.get(self.reader, {}) or state.due_for(self.reader) is not None:
+            if not self._is_member(state) or segment not in state.assigned[self.reader]:
+                return []
+            if state.due_for(self.reader) is not None:
                 return []
             known = {segment: state.range_of(segment), **ranges}
             return [r.SegmentCompleted(self.reader, segment, successors, known)]
@@ -283,7 +285,7 @@ class GroupMember:
             return None
 
         def release(state: GroupState) -> list[r.Update]:
-            segment = policy.segment_to_release(state, self.reader)
+            segment = policy.segment_to_release(state, self.reader) if self._is_member(state) else None
             if segment is None or segment not in positions:
                 return []
             return [
@@ -305,7 +307,7 @@ class GroupMember:
             return []
 
         def take(state: GroupState) -> list[r.Update]:
-            wanted = policy.segments_to_acquire(state, self.reader)
+            wanted = policy.segments_to_acquire(state, self.reader) if self._is_member(state) else []
             acquired: list[r.Update] = [r.AcquireSegment(self.reader, segment) for segment in wanted]
             return [*acquired, self._distance_update(state, positions())] if acquired else []
 
