@@ -77,7 +77,7 @@ class MarkManager:
                 return Change(NoteResult.INVALID_POSITION)  # the position is of the stream that was deleted meanwhile
             if stored is not None and timestamp < stored.timestamp:
                 return Change(NoteResult.INVALID_TIME)
-            if stored is not None and (stored.timestamp, stored.position) == (timestamp, reached):
+            if stored is not None and (stored.timestamp, stored.position, stored.alive) == (timestamp, reached, True):
                 return Change(NoteResult.SUCCESS)  # stored by an earlier attempt of this call whose reply was lost
             if stored is not None and stored != before:
                 return Change(NoteResult.INVALID_POSITION)  # the same writer noted two times at once

@@ -110,3 +110,13 @@ async def test_a_note_reads_the_epochs_that_its_position_names_and_no_others(mak
     world.metadata.get = counted
     assert await note(api, 1, {0: 5, right: 5}) == SUCCESS
     assert len(set(read)) == 2
+
+
+async def test_a_writer_that_was_removed_counts_again_when_it_notes_the_same_time(api: Any, world: Any) -> None:
+    """Its new position reaches no further than the last one, so both together are the last one."""
+    await api.setup(2)
+    assert await note(api, 10, {0: 5, 1: 7}) == SUCCESS
+    await api.call("removeWriter", pb.RemoveWriterRequest(writer="w", stream=api.info))
+    assert await note(api, 10, {1: 7}) == SUCCESS
+    found = decode(WriterMark, world.metadata.dump()[KEY.table][KEY.writer("w")], "test")
+    assert (found.timestamp, found.position, found.alive) == (10, {0: 5, 1: 7}, True)
