@@ -47,6 +47,8 @@ class _Worker:
     """Whether all open transactions were read since the stream was adopted."""
     leases_differ_s: float | None = None
     """Since when the watched leases are not those of the root's open transactions; None when they are."""
+    expires: bool = False
+    """Whether the present step may end leases: each second one does, and other work has its turn between."""
     next_pass_s: float = 0.0
     """When the next commit pass may begin, on the loop's clock."""
     turns: steps.Turns = field(default_factory=steps.Turns)
@@ -242,7 +244,8 @@ class StreamDriver:
 
     async def _step(self, worker: _Worker, root: StreamRecord) -> float | None:
         await self._arm_leases(worker, root)
-        if await self._expire_leases(worker):
+        worker.expires = not worker.expires
+        if worker.expires and await self._expire_leases(worker):
             return 0
         now_s = asyncio.get_running_loop().time()
         wait_s = self._until_next_pass(worker, root, now_s)
@@ -300,14 +303,17 @@ class StreamDriver:
         worker.leases_differ_s, worker.has_all_leases, worker.reads_root = None, True, True
 
     async def _expire_leases(self, worker: _Worker) -> bool:
-        due = worker.leases.due()
-        for item, watched in due:
-            lease = await expire(self._context, worker.key, item, watched.lease)
+        """End some leases that are due by one change; return False when none is."""
+        due = dict(worker.leases.due()[: limits.TRANSACTION_DECISIONS_COMBINED_MAX])
+        if not due:
+            return False
+        seen = {item: watched.lease for item, watched in due.items()}
+        for item, lease in (await expire(self._context, worker.key, seen)).items():
             if lease is None:
                 worker.leases.drop(item)
-            elif worker.leases.get(item) == watched:  # a call may have renewed it meanwhile
+            elif worker.leases.get(item) == due[item]:  # a call may have renewed it meanwhile
                 worker.leases.renew(item, lease)
-        return bool(due)
+        return True
 
     def _after_failure(self, worker: _Worker, error: Exception) -> float:
         worker.failures += 1

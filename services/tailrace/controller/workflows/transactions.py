@@ -24,6 +24,8 @@ from tailrace.controller.workflows.completed import completed_puts
 from tailrace.controller.workflows.context import segment_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tailrace.controller.metadata.model import Epoch
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import ControllerConfig, WorkflowContext
@@ -112,27 +114,31 @@ def lease_of(record: TransactionRecord, config: ControllerConfig) -> Lease:
     return Lease(record.lease_ms or config.transaction_lease_max_ms, record.expires_ms)
 
 
-async def expire(context: WorkflowContext, key: StreamKey, transaction_id: bytes, seen: Lease) -> Lease | None:
-    """Abort an open transaction that was not renewed for its whole lease, since the caller saw the renewal `seen`.
+async def expire(context: WorkflowContext, key: StreamKey, seen: Mapping[bytes, Lease]) -> dict[bytes, Lease | None]:
+    """Abort open transactions that were not renewed for their whole leases, since the caller saw the renewals `seen`.
 
-    Return the new lease of one that was renewed since, None when there is no lease any more. No wall clock decides:
-    renewals are only compared for equality. The write also covers the transaction's record, so that it conflicts with a
-    concurrent ping.
+    Return the new lease of each that was renewed since, None for one that has no lease any more. No wall clock decides:
+    renewals are only compared for equality. The write also covers the transactions' records, so that it conflicts with
+    a concurrent ping.
     """
-    item = key.transaction(transaction_id)
+    items = [key.transaction(transaction_id) for transaction_id in seen]
+    shards = [key.open_shard(number) for number in sorted(set(map(shard_of, seen)))]
 
-    def decide(root: StreamRecord | None, snapshot: Snapshot) -> Change[Lease | None]:
-        record = snapshot.transaction(item)
-        if root is None or not isinstance(record, TransactionRecord):
-            return Change(None)
+    def decide(root: StreamRecord | None, snapshot: Snapshot) -> Change[dict[bytes, Lease | None]]:
+        renewed: dict[bytes, Lease | None] = dict.fromkeys(seen)
+        if root is None:
+            return Change(renewed)
         ledger = TransactionLedger(key, root, snapshot)
-        if not ledger.is_open(transaction_id):
-            return Change(None)
-        lease = lease_of(record, context.config)
-        if lease != seen:
-            return Change(lease)
-        ledger.close(transaction_aborting(root, transaction_id), transaction_id)
-        ledger.write(record)
-        return Change(None, ledger.puts())
+        for transaction_id, lease_seen in seen.items():
+            record = ledger.record(transaction_id)
+            if not isinstance(record, TransactionRecord) or not ledger.is_open(transaction_id):
+                continue
+            lease = lease_of(record, context.config)
+            if lease != lease_seen:
+                renewed[transaction_id] = lease
+                continue
+            ledger.close(transaction_aborting(ledger.root, transaction_id), transaction_id)
+            ledger.write(record)
+        return Change(renewed, ledger.puts() if ledger.root is not root else {})
 
-    return await context.store.change(key, [item, key.open_shard(shard_of(transaction_id))], decide)
+    return await context.store.change(key, [*items, *shards], decide)

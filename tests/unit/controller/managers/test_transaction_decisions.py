@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from typing import Any
 
@@ -16,6 +17,8 @@ from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
 from tailrace.controller.metadata.records import OpenShard, StreamRecord, TransactionRecord, decode, encode
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.metadata.transaction_ledger import digest, shard_keys
+from tailrace.controller.workflows import driver, steps
+from tailrace.controller.workflows.steps import advance
 from tailrace.controller.workflows.transactions import expire, lease_of
 from tailrace.rpc import controller_pb2 as pb
 
@@ -173,6 +176,37 @@ async def test_leases_of_a_dead_controller_end(api: Any, world: Any, make_api: A
     assert not root_of(world).open_transactions
 
 
+async def test_leases_that_end_together_end_by_few_changes_and_leave_turns_to_other_work(
+    world: Any, make_api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"transaction_lease_min_ms": 1, "idle_s": 0.05}
+    dying = make_api(await world.start(seed=7, **config))
+    await dying.setup()
+    begun = [(await dying.begin(lease_ms=300)).txnId for _ in range(30)]
+    await dying.controller.close()
+    monkeypatch.setattr(limits, "TRANSACTION_DECISIONS_COMBINED_MAX", 10)
+    done: list[int] = []
+    """Leases that a change ended, and 0 for the turn of other work."""
+
+    async def expired(context: Any, key: Any, seen: Any) -> Any:
+        done.append(len(seen))
+        return await expire(context, key, seen)
+
+    async def advanced(*args: Any, **keywords: Any) -> Any:
+        done.append(0)
+        return await advance(*args, **keywords)
+
+    monkeypatch.setattr(driver, "expire", expired)
+    monkeypatch.setattr(steps, "advance", advanced)
+    survivor = make_api(await world.start(seed=8, **config))
+    for txn in begun:
+        await survivor.until_state(txn, pb.TxnState.ABORTED)
+    assert opened_in(world) == set()
+    assert max(done) == 10
+    assert sum(done) == 30
+    assert all(0 in pair for pair in itertools.pairwise(done)), "other work has its turn between"
+
+
 async def test_leases_end_of_what_another_live_controller_opened_and_left(world: Any, make_api: Any) -> None:
     """The mark of pending work names this controller, which has to find what the other one opened by the root."""
     config = {"transaction_lease_min_ms": 1}
@@ -211,7 +245,8 @@ async def test_a_renewal_differs_from_all_before_whatever_the_clocks_say(
         answer = await asked.call("pingTransaction", ping(asked, txn))
         assert answer.status == pb.PingTxnStatus.OK
         for before in seen:
-            assert await expire(context, KEY, transaction_id, before) == stored(), "a renewed lease ended"
+            renewed = await expire(context, KEY, {transaction_id: before})
+            assert renewed == {transaction_id: stored()}, "a renewed lease ended"
         seen.append(stored())
     assert await watching.state(txn) == pb.TxnState.OPEN
 
