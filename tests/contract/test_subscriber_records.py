@@ -28,6 +28,10 @@ GROUP_ID = "11111111-2222-3333-4444-555555555555"
 CUT = {segment << 32 | segment: 2**40 + segment for segment in range(1000)}
 
 
+async def still_current() -> None:
+    """The step that subscribes is not late."""
+
+
 @pytest.mark.timeout(300)
 async def test_a_stream_with_as_many_subscribers_as_it_takes(tmp_path: Path) -> None:
     """They begin in one record of before, move to records of their own in one batch, and publish long cuts."""
@@ -59,7 +63,7 @@ async def test_a_stream_with_as_many_subscribers_as_it_takes(tmp_path: Path) -> 
         for name in names[:200]:
             await publish(context, KEY, name, Subscriber(GROUP_ID, 0), Subscriber(GROUP_ID, 0, CUT), behind=False)
         await unsubscribe(context, KEY, names[-1], GROUP_ID)
-        await subscribe(context, KEY, "scope/new", GROUP_ID, 0)
+        await subscribe(context, KEY, "scope/new", GROUP_ID, 0, still_current)
         found = {name: each.cut async for name, each in subscribers(context, KEY)}
         assert list(found) == [*names[:-1], "scope/new"]
         assert list(found.values()) == [CUT] * 200 + [None] * (len(names) - 200)

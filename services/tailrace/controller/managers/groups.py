@@ -174,9 +174,13 @@ class ReaderGroupManager:
                 raise  # the step is repeated, with the new expectation
             await self._require_current(scope, group, record)
         subscriber = f"{scope}/{group}"
+
+        async def require_current() -> None:
+            await self._require_current(scope, group, record)
+
         for key in _subscribed_to(record):
             try:
-                await subscribe(self._context, key, subscriber, record.group_id, record.generation)
+                await subscribe(self._context, key, subscriber, record.group_id, record.generation, require_current)
             except TooManySubscribersError as error:
                 if record.intent == "create":
                     await self._remove(scope, group, record)

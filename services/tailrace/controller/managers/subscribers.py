@@ -30,7 +30,7 @@ from tailrace.controller.metadata.records import (
 from tailrace.controller.metadata.transitions import require
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
@@ -62,6 +62,8 @@ class _Found:
     earlier: dict[str, Subscriber]
     """All of them, while they are still in one record."""
     own: Subscriber | None
+    version: int
+    """Of the record that holds the one in full."""
 
     def puts(self, own: Subscriber | None) -> dict[bytes, Record]:
         """Return the index with that subscriber in place of the one found, and every record that is missing."""
@@ -158,14 +160,26 @@ def _require_room(key: StreamKey, name: str, found: Collection[str]) -> None:
         )
 
 
-async def subscribe(context: WorkflowContext, key: StreamKey, name: str, group_id: str, generation: int) -> None:
+async def subscribe(
+    context: WorkflowContext,
+    key: StreamKey,
+    name: str,
+    group_id: str,
+    generation: int,
+    require_current: Callable[[], Awaitable[None]],
+) -> None:
     """Register a group and keep the cut that it published under the same id. Does nothing for a deleted stream.
 
-    Raises:
-        TooManySubscribersError.
-    """
+    `require_current` raises when the group is not the one any more that this step is for. It is asked between the read
+    of another subscription of the name and the write in its place: that may be of a group that was created again.
 
-    def decide(root: StreamRecord, found: _Found) -> Change[None]:
+    Raises:
+        TooManySubscribersError. WriteConflictError: the subscription changed again and again. Errors of
+        `require_current`, with nothing written.
+    """
+    checked: int | None = None
+
+    def decide(root: StreamRecord, found: _Found) -> Change[int | None]:
         before = found.own
         if before is not None and before.group_id == group_id and before.generation > generation:
             return Change(None)  # this step was paused while the group was updated again
@@ -175,11 +189,20 @@ async def subscribe(context: WorkflowContext, key: StreamKey, name: str, group_i
             own = msgspec.structs.replace(before, generation=generation)
         if own == before and name in found.index:
             return Change(None)
+        if before is not None and found.version != checked:
+            return Change(found.version)
         return Change(None, {key.root: root, **found.puts(own)})
 
-    root = await _open_root(context, key)
-    if root is not None:
-        await _change(context, key, root.incarnation, name, decide, None)
+    for _ in range(limits.METADATA_CONFLICTS_MAX):
+        root = await _open_root(context, key)
+        if root is None:
+            return
+        seen = await _change(context, key, root.incarnation, name, decide, None)
+        if seen is None:
+            return
+        await require_current()
+        checked = seen
+    raise WriteConflictError(f"the subscription of {name} to {key} changed again and again; retry")
 
 
 async def unsubscribe(
@@ -288,6 +311,7 @@ async def _change(
             raise WriteConflictError(f"stream {key} was created again; retry")
         index, earlier = _index(snapshot, key)
         own = earlier.get(name) if earlier else snapshot.get(Subscriber, item)
-        return decide(root, _Found(key, incarnation, name, index, earlier, own))
+        version = snapshot.version(key.subscribers if earlier else item)
+        return decide(root, _Found(key, incarnation, name, index, earlier, own, version))
 
     return await context.store.change(key, [key.subscribers, item], change)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.common import limits
+from tailrace.common.errors import WriteConflictError
 from tailrace.controller.managers.subscribers import (
     PublishResult,
     publish,
@@ -34,6 +35,10 @@ SUCCESS = pb.UpdateSubscriberStatus.SUCCESS
 
 def context_of(api: Any) -> Any:
     return api.controller.services.core.context
+
+
+async def still_current() -> None:
+    """The step that subscribes is not late."""
 
 
 async def publish_by(api: Any, name: str, cut: dict[int, int], group_id: str = GROUP_ID, generation: int = 0) -> int:
@@ -80,7 +85,7 @@ async def test_200_subscribers_with_1000_segments_each(api: Any, world: Any, mon
         world.segments.append(f"scope/stream/{number}.#epoch.0", b"x" * 300)
     names = [f"scope/group-{number:03}" for number in range(200)]
     for number, name in enumerate(names):
-        await subscribe(context_of(api), KEY, name, GROUP_ID, 0)
+        await subscribe(context_of(api), KEY, name, GROUP_ID, 0, still_current)
         after = Subscriber(GROUP_ID, 0, dict.fromkeys(range(SEGMENTS), number))
         made = await publish(context_of(api), KEY, name, Subscriber(GROUP_ID, 0), after, behind=False)
         assert made is PublishResult.PUBLISHED
@@ -120,7 +125,7 @@ async def test_1000_subscribers_of_earlier_versions_move_with_the_first_change(a
     assert keys_of_subscribers(world) == [], "reading changes nothing"
     await unsubscribe(context_of(api), KEY, "scope/group-0001", GROUP_ID)
     del earlier["scope/group-0001"]
-    await subscribe(context_of(api), KEY, "scope/new", OTHER_ID, 3)
+    await subscribe(context_of(api), KEY, "scope/new", OTHER_ID, 3, still_current)
     earlier["scope/new"] = Subscriber(OTHER_ID, 3)
     assert await all_of(api) == earlier
     assert len(keys_of_subscribers(world)) == 1000
@@ -146,7 +151,7 @@ async def test_a_publication_moves_subscribers_of_earlier_versions(api: Any, wor
 async def test_two_publications_do_not_rewrite_each_other_nor_the_root(api: Any, world: Any) -> None:
     await api.setup()
     for name in ("scope/a", "scope/b"):
-        await subscribe(context_of(api), KEY, name, GROUP_ID, 0)
+        await subscribe(context_of(api), KEY, name, GROUP_ID, 0, still_current)
         assert await publish_by(api, name, {0: 0}) == SUCCESS
     world.segments.append("scope/stream/0.#epoch.0", b"0123456789")
     before = {item.key: item.version for item in await world.metadata.get(TABLE, [KEY.root, KEY.subscribers])}
@@ -160,7 +165,7 @@ async def test_two_publications_do_not_rewrite_each_other_nor_the_root(api: Any,
 async def test_a_deleted_stream_leaves_no_subscriber_to_the_next_of_its_name(api: Any, world: Any) -> None:
     await api.setup()
     for name in ("scope/a", "scope/b"):
-        await subscribe(context_of(api), KEY, name, GROUP_ID, 0)
+        await subscribe(context_of(api), KEY, name, GROUP_ID, 0, still_current)
     own = await subscriber(context_of(api), KEY, "scope/a")
     await api.call("sealStream", api.info)
     held, let_go = asyncio.Event(), asyncio.Event()
@@ -175,7 +180,7 @@ async def test_a_deleted_stream_leaves_no_subscriber_to_the_next_of_its_name(api
     world.metadata.remove = remove
     deleting = asyncio.ensure_future(api.call("deleteStream", api.info))
     await held.wait()
-    await subscribe(context_of(api), KEY, "scope/late", GROUP_ID, 0)
+    await subscribe(context_of(api), KEY, "scope/late", GROUP_ID, 0, still_current)
     after = Subscriber(GROUP_ID, 0, {0: 0})
     late = await publish(context_of(api), KEY, "scope/a", own, after, behind=False)
     assert late is PublishResult.NOT_SUBSCRIBED
@@ -189,12 +194,12 @@ async def test_a_deleted_stream_leaves_no_subscriber_to_the_next_of_its_name(api
 async def test_a_group_that_subscribes_again_while_it_is_removed_stays(api: Any, world: Any) -> None:
     await api.setup()
     context = context_of(api)
-    await subscribe(context, KEY, "scope/a", GROUP_ID, 0)
+    await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current)
     real = world.metadata.remove
 
     async def remove(table: str, keys: Any) -> None:
         world.metadata.remove = real
-        await subscribe(context, KEY, "scope/a", GROUP_ID, 1)
+        await subscribe(context, KEY, "scope/a", GROUP_ID, 1, still_current)
         await real(table, keys)
 
     world.metadata.remove = remove
@@ -202,10 +207,53 @@ async def test_a_group_that_subscribes_again_while_it_is_removed_stays(api: Any,
     assert await all_of(api) == {"scope/a": Subscriber(GROUP_ID, 1)}
 
 
+async def test_a_late_step_writes_nothing_over_the_subscription_of_another_group(api: Any, world: Any) -> None:
+    await api.setup()
+    context = context_of(api)
+    await subscribe(context, KEY, "scope/a", OTHER_ID, 0, still_current)
+    assert await publish_by(api, "scope/a", {0: 0}, OTHER_ID) == SUCCESS
+    before = await all_of(api)
+
+    async def late() -> None:
+        raise WriteConflictError("the group was created again")
+
+    with pytest.raises(WriteConflictError, match="created again"):
+        await subscribe(context, KEY, "scope/a", GROUP_ID, 0, late)
+    assert await all_of(api) == before
+    await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current)
+    assert await all_of(api) == {"scope/a": Subscriber(GROUP_ID, 0)}
+
+
+@pytest.mark.parametrize("earlier", [False, True], ids=["records of their own", "one record"])
+async def test_the_group_is_looked_for_again_when_its_subscription_changed_meanwhile(
+    earlier: bool, api: Any, world: Any
+) -> None:
+    await api.setup()
+    context = context_of(api)
+    if earlier:
+        await store_earlier(world, {"scope/a": Subscriber(GROUP_ID, 0)})
+    else:
+        await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current)
+    asked = 0
+
+    async def created_again_after_the_first_look() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise WriteConflictError("the group was created again")
+        await unsubscribe(context, KEY, "scope/a", GROUP_ID)
+        await subscribe(context, KEY, "scope/a", OTHER_ID, 0, still_current)
+
+    with pytest.raises(WriteConflictError, match="created again"):
+        await subscribe(context, KEY, "scope/a", GROUP_ID, 1, created_again_after_the_first_look)
+    assert asked == 2
+    assert await all_of(api) == {"scope/a": Subscriber(OTHER_ID, 0)}
+
+
 async def test_a_removal_that_was_interrupted_is_finished_by_the_next(api: Any, world: Any) -> None:
     await api.setup()
     context = context_of(api)
-    await subscribe(context, KEY, "scope/a", GROUP_ID, 0)
+    await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current)
     await world.metadata.remove(TABLE, [(KEY.subscriber(0, "scope/a"), UNCONDITIONAL)])
     assert await all_of(api) == {}
     assert await publish_by(api, "scope/a", {0: 0}) == pb.UpdateSubscriberStatus.SUBSCRIBER_NOT_FOUND

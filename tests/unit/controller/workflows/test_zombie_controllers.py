@@ -15,6 +15,7 @@ from tailrace.controller.metadata.metadata_store import CONTROLLERS_TABLE, PENDI
 from tailrace.controller.metadata.records import StreamRecord, decode
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
+from tailrace.rpc import operator_pb2 as pb_operator
 
 SCOPE = pb.ScopeInfo(scope="scope")
 TABLE = pb.KeyValueTableInfo(scope="scope", kvtName="table")
@@ -292,6 +293,60 @@ async def test_a_late_creation_leaves_nothing_of_a_group_that_was_deleted(zombie
     await zombies.at_each_call(prepare, lambda api: api.call("createReaderGroup", group()), check, 30)
     print(f"the group was gone afterwards in {gone} cases")
     assert gone >= 1
+
+
+@pytest.mark.parametrize(("late", "calls"), [("create", 55), ("update", 30)])
+async def test_a_late_group_step_leaves_the_subscription_alone_of_the_group_that_was_created_again(
+    late: str, calls: int, zombies: Zombies
+) -> None:
+    """Without it nothing would hold back retention for the new group, which has published what it has read."""
+    old, new = (f"{digit * 8}-1111-1111-1111-111111111111" for digit in "12")
+    info = pb.ReaderGroupInfo(scope="scope", readerGroup="group")
+    other = pb.StreamInfo(scope="scope", stream="other")
+    again = 0
+
+    def of_two_streams(group_id: str) -> pb.ReaderGroupConfiguration:
+        config = group(readerGroupId=group_id)
+        for cuts in (config.startingStreamCuts, config.endingStreamCuts):
+            cuts.append(pb.StreamCut(streamInfo=other))
+        return config
+
+    async def prepare(api: Any) -> None:
+        await api.setup(1)
+        config = api.config(1)
+        config.streamInfo.CopyFrom(other)
+        await api.call("createStream", config)
+        if late == "update":
+            await api.call("createReaderGroup", of_two_streams(old))
+
+    def act(api: Any) -> Any:
+        name = "updateReaderGroup" if late == "update" else "createReaderGroup"
+        return api.call(name, of_two_streams(old))
+
+    async def publish(api: Any, stream: pb.StreamInfo, offset: int) -> int:
+        cut = pb.StreamCut(streamInfo=stream, cut={0: offset})
+        request = pb.SubscriberStreamCut(subscriber="scope/group", readerGroupId=new, streamCut=cut)
+        return int((await api.call("updateSubscriberStreamCut", request)).status)
+
+    async def check(api: Any, world: Any, stall: Stall, doing: asyncio.Task[Any]) -> None:
+        nonlocal again
+        await api.call("deleteReaderGroup", info)
+        assert (await api.call("createReaderGroup", of_two_streams(new))).config.readerGroupId == new
+        for stream in (api.info, other):
+            world.segments.append(f"scope/{stream.stream}/0.#epoch.0", b"x" * 100)
+            assert await publish(api, stream, 7) == pb.UpdateSubscriberStatus.SUCCESS
+        doing.cancel()
+        await Twins.wake(stall, doing)
+        assert (await api.call("getReaderGroupConfig", info)).config.readerGroupId == new
+        again += 1
+        for stream in (api.info, other):
+            assert list((await api.call("listSubscribers", stream)).subscribers) == ["scope/group"]
+            asked = pb_operator.SubscriberCutRequest(scope="scope", stream=stream.stream, subscriber="scope/group")
+            assert dict((await api.call("getSubscriberCut", asked)).cut) == {0: 7}, "its cut is lost"
+            assert await publish(api, stream, 9) == pb.UpdateSubscriberStatus.SUCCESS
+
+    stalled = await zombies.at_each_call(prepare, act, check, calls)
+    assert again == stalled
 
 
 async def test_a_late_deletion_leaves_the_table_alone_that_was_created_again(zombies: Zombies) -> None:
