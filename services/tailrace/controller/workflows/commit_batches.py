@@ -230,7 +230,9 @@ async def finish_batch(
         done = [CompletedTransaction(transaction_id, True, now_ms) for transaction_id in committed]
         puts = completed_puts(key, now, snapshot, done)
         ended = commit_batch_done(now, refused)
-        for writer, timestamp in times.items():
+        found = _times_in(snapshot, items)  # another controller's pass may have left a later time since
+        for writer, earlier in times.items():
+            timestamp = max(earlier, found.get(writer, earlier))
             if writer in queued:
                 item = key.transaction(queued[writer])
                 puts[item] = _carrying(snapshot, item, timestamp)
@@ -261,10 +263,18 @@ def _is_of_commit(record: TransactionRecord | CompletedTransaction | None) -> bo
 
 
 async def _marking_writers(context: WorkflowContext, key: StreamKey, items: Sequence[bytes]) -> dict[str, int]:
-    """Return the last time of each writer whose commits carried a time (docs/protocol/server.md#watermarks)."""
+    """Return each writer whose commits carry a time, with the last one (docs/protocol/server.md#watermarks).
+
+    The writers stay the same. The times may be remembered, so the change that ends the pass reads them again.
+    """
     snapshot = context.store.remembered(key, items)
     if snapshot is None or not all(_is_of_commit(snapshot.transaction(item)) for item in items):
         snapshot = await context.store.read(key, items, remember=True)
+    return _times_in(snapshot, items)
+
+
+def _times_in(snapshot: Snapshot, items: Sequence[bytes]) -> dict[str, int]:
+    """Return the last time of each writer in the records of commits that are not completed."""
     times: dict[str, int] = {}
     for item in items:
         noted = time_in(snapshot, item)

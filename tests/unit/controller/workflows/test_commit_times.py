@@ -13,6 +13,7 @@ from tailrace.common.names import segment_id
 from tailrace.controller.calls.transactions import NO_TIMESTAMP
 from tailrace.controller.metadata.records import WriterMark, decode
 from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.workflows import commits, steps
 from tailrace.controller.workflows.writer_marks import advanced
 from tailrace.rpc import controller_pb2 as pb
 
@@ -242,4 +243,35 @@ async def test_the_last_of_several_epochs_notes_the_time(api: Any, world: Any) -
     for each in begun:
         await api.until_state(each.txnId, COMMITTED)
     assert set(seen) == {None}, "an earlier commit of the writer was not merged"
+    assert state(world) == (100, True)
+
+
+async def test_a_time_that_another_controller_left_on_a_commit_counts(
+    world: Any, make_api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller that ends the commit's pass remembers its record from before the other one's pass over a scale."""
+    first = make_api(await world.start(seed=1, idle_s=10.0))
+    await first.setup(1)
+    old = await first.begin(600_000)
+    await first.scaled([0], HALVES)
+    new = await first.begin(600_000)
+    second = make_api(await world.start(seed=2, idle_s=10.0))
+
+    async def no_step(*_: Any, **__: Any) -> bool:
+        return False
+
+    async def end_pass(api: Any) -> None:
+        context = api.controller.services.core.context
+        await commits.commit_pass(context, KEY, await context.store.load(KEY))
+        while (root := await context.store.load(KEY)).commit_batch:
+            await commits.commit_pass(context, KEY, root)
+
+    monkeypatch.setattr(steps, "advance", no_step)  # the passes run here, each by the controller that is chosen
+    for begun, time in ((new, 50), (old, 100)):
+        assert await first.commit(begun.txnId, writerId="w", timestamp=time) == pb.TxnStatus.SUCCESS
+    await end_pass(second)
+    assert [await first.state(each.txnId) for each in (old, new)] == [COMMITTED, pb.TxnState.COMMITTING]
+    assert state(world) is None, "the commit of the new epoch notes the time"
+    await end_pass(first)
+    assert await first.state(new.txnId) == COMMITTED
     assert state(world) == (100, True)
