@@ -85,7 +85,7 @@ async def test_the_segments_of_the_new_reader_of_its_name_stay_with_that_one(
     assert await read_to_checkpoint(old) == "c"  # its next read acknowledges it, and leaves the segment
     assert old._member is not None
     assert old._member._heart is not None
-    await old._member._heart.stop()  # the process stands still from here
+    await old._member._heart.stop()  # the process does nothing from here
     heir = await begin(context, "r2")
     await until_removed(heir, "r1")
     await waiting
