@@ -42,7 +42,8 @@ def no_subscriber() -> tuple[Condition, Condition]:
 def subscribed(group: str, found: Mapping[str, StreamDescription], now_ms: int) -> tuple[Condition, Condition]:
     """Return both conditions of a subscriber, ``scope/group``, by the present states of its streams.
 
-    NotSubscribed where a stream with a policy does not know the group: it was deleted and made again.
+    NotSubscribed where a stream with a policy does not know the group: it was deleted and made again, or the group is
+    not the one that the resource describes.
 
     Unknown, NotListed, where a controller of an earlier version described a stream of so many subscribers that it may
     have left the group out: one that has read nearly all, or has published no position.
@@ -108,8 +109,8 @@ def _not_listed(kind: str, left_out: Sequence[str], unknown_part: str) -> Condit
 
 def _not_subscribed(kind: str, status: Status, lacking: Sequence[str]) -> Condition:
     message = (
-        f"The group is no subscriber of {', '.join(lacking)} any more, so what it has not read may be deleted: the "
-        "stream was deleted and made again. Reset the group."
+        f"The group is no subscriber of {', '.join(lacking)}, so what it has not read may be deleted there. Either the "
+        "stream was deleted and made again: then reset the group. Or the group has another configuration: see Ready."
     )
     return Condition(kind, status, "NotSubscribed", message, warn_on=status)
 

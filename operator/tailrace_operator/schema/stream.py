@@ -179,7 +179,7 @@ def _rates() -> Schema:
                 "EventRate: in events per second; ByteRate: in kilobytes of 1024 bytes per second.",
                 grammar.RATE_SCALING_TYPES,
             ),
-            "time": timestamp("When a controller got the rates."),
+            "time": timestamp("When a controller got these rates."),
             "segments": segments,
         },
         required=("type", "time", "segments"),

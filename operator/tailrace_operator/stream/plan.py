@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tailrace_operator.schema.specs import RetentionSpec, ScalingSpec, StreamSpec
     from tailrace_operator.stream.owner import Owner
 
-_SCALE_TYPES: Final[Mapping[str, ScaleType]] = {
+SCALE_TYPES: Final[Mapping[str, ScaleType]] = {
     "Fixed": ScaleType.FIXED,
     "EventRate": ScaleType.BY_RATE_IN_EVENTS,
     "ByteRate": ScaleType.BY_RATE_IN_KBYTES,
@@ -116,7 +116,7 @@ def wanted_config(spec: StreamSpec, found: StreamConfig | None) -> StreamConfig:
     """Return the specified configuration; settings that resources do not have are kept."""
     return StreamConfig(
         scaling=ScalingPolicy(
-            _SCALE_TYPES[spec.scaling.kind],
+            SCALE_TYPES[spec.scaling.kind],
             spec.scaling.min_segments,
             spec.scaling.target,
             spec.scaling.scale_factor,

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.common.stream_policies import ScaleType
 from tailrace_operator.kube.manifests import time_text
 from tailrace_operator.schema import grammar
+from tailrace_operator.stream.plan import SCALE_TYPES
 
 if TYPE_CHECKING:
     from tailrace.client.control.owners import StreamDescription
 
 RATES: Final = "rates"
-_TYPES: Final = {ScaleType.BY_RATE_IN_EVENTS: "EventRate", ScaleType.BY_RATE_IN_KBYTES: "ByteRate"}
+_TYPES: Final = {kind: name for name, kind in SCALE_TYPES.items() if kind is not ScaleType.FIXED}
 
 
 def rates(found: StreamDescription) -> dict[str, Any]:

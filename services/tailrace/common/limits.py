@@ -359,7 +359,6 @@ WATERMARK_POSITIONS_KEPT_MAX: Final = 200_000  # segments of all newest watermar
 MARKED_WITHOUT_WRITERS_MS: Final = 600_000  # then a stream leaves the list; longer than a call that adds a writer lasts
 SUBSCRIBERS_PER_STREAM_MAX: Final = 1000
 STREAM_REPORTS_MAX: Final = 500  # streams that one call describes
-STREAM_REPORTS_AT_ONCE: Final = 32  # made before a look at their bytes
 STREAM_REPORTS_MAX_BYTES: Final = 3 * MIB  # of one answer; a message may have RPC_MESSAGE_MAX_BYTES
 STREAM_REPORTS_KNOWN_MAX: Final = 10_000  # whose last description a client remembers
 STREAM_REPORTS_GATHER_S: Final = 0.01  # that a client waits for other callers

@@ -136,9 +136,9 @@ Global___StreamDescription: _TypeAlias = StreamDescription  # noqa: Y015
 @_typing.final
 class SegmentRates(_message.Message):
     """The rate of each active segment in the unit of the stream's scaling policy per second: events, or kilobytes of 1024
-    bytes. A mean over two minutes. `measuredMs` is when the controller asked for rates; that of a container that did not
-    answer then is up to two minutes older. A segment without a known rate is not in the map. The controllers' scaling time
-    factor applies to these times.
+    bytes. A mean over two minutes. `measuredMs` is when the controller asked for rates; in reports it may be when it
+    first got these. That of a container that did not answer then is up to two minutes older. A segment without a known
+    rate is not in the map. The controllers' scaling time factor applies to these times.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -215,9 +215,10 @@ Global___LastScale: _TypeAlias = LastScale  # noqa: Y015
 @_typing.final
 class Retention(_message.Message):
     """The last truncation by the stream's policy, whose time is 0 when there was none, and what subscribers have not read,
-    those that hold most first: all of them with `hasAllHolders`, or at most 100 from an earlier version. A truncation has a reason: MinLimit, Consumption or MaxLimit.
-    `appliedMs` is when the policy was applied last without an error; 0: never. `oldestMs` is when the oldest byte was
-    written, at the earliest; 0: there is none, or it is not known. `createdMs` is when the stream was created.
+    those that hold most first: all of them with `hasAllHolders`, or at most 100 from an earlier version. A truncation
+    has a reason: MinLimit, Consumption or MaxLimit. `appliedMs` is when the policy was applied last without an error;
+    0: never. `oldestMs` is when the oldest byte was written, at the earliest; 0: there is none, or it is not known.
+    `createdMs` is when the stream was created.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

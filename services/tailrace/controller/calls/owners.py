@@ -141,14 +141,19 @@ class OwnerService:
                 return pb.StreamReports.Report(version=version)
             return pb.StreamReports.Report(version=version, description=described)
 
-        if not request.mayEnd:
-            return pb.StreamReports(reports=await gather_bounded(request.streams, report))
-        found: list[pb.StreamReports.Report] = []
-        for start in range(0, len(request.streams), limits.STREAM_REPORTS_AT_ONCE):
-            found += await gather_bounded(request.streams[start : start + limits.STREAM_REPORTS_AT_ONCE], report)
-            if sum(one.ByteSize() for one in found) > limits.STREAM_REPORTS_MAX_BYTES:
-                break
-        return pb.StreamReports(reports=_fitting(found))
+        total_bytes = 0
+
+        async def fitting(wanted: pb.StreamReportsRequest.Wanted) -> pb.StreamReports.Report | None:
+            nonlocal total_bytes
+            if request.mayEnd and total_bytes > limits.STREAM_REPORTS_MAX_BYTES:
+                return None  # the answer has no room for it
+            one = await report(wanted)
+            total_bytes += one.ByteSize()
+            return one
+
+        # They begin in their order, so those without a report are the last ones.
+        made = [one for one in await gather_bounded(request.streams, fitting) if one is not None]
+        return pb.StreamReports(reports=_fitting(made) if request.mayEnd else made)
 
     async def claim_stream(self, request: pb.ClaimStreamRequest, call: Call) -> pb.OwnedStreamStatus:
         """Replace the expected owner by the requested one. Succeeds when the requested owner is stored already."""
@@ -216,8 +221,16 @@ def _fitting(reports: Sequence[pb.StreamReports.Report]) -> Sequence[pb.StreamRe
 
 
 def _version(described: pb.StreamDescription) -> int:
-    """Return a number that equal descriptions share, and others hardly ever; never 0."""
+    """Return a number that descriptions share which differ at most in the time of their rates; never 0.
+
+    Others hardly ever share it. A stream whose rates stay as they are has no new report with each look at them.
+    """
+    measured_ms = described.rates.measuredMs  # reading it creates no field
+    if measured_ms:
+        described.rates.measuredMs = 0
     digest = hashlib.blake2b(described.SerializeToString(deterministic=True), digest_size=8).digest()
+    if measured_ms:
+        described.rates.measuredMs = measured_ms
     return int.from_bytes(digest, "big") or 1
 
 

@@ -153,6 +153,7 @@ class ScalingJob:
             shown.add(key, name.identifier, container_id, each)
             if bucket_of(name.scope, name.stream) in buckets:
                 streams.setdefault(key, {})[name.identifier] = each
+        shown.trim()
 
     def _may_scale(self, rates: Rates) -> bool:
         """Return whether the stream is worth a look at its records; by the segments' own copies of the policy."""

@@ -44,6 +44,8 @@ class WatermarkJob:
         """For streams that failed the last time, so that the others do not wait for them."""
         self._failing: set[StreamKey] = set()
         self._under_way: dict[StreamKey, asyncio.Task[None]] = {}
+        self._retrying: set[StreamKey] = set()
+        """Those under way that failed the last time."""
         self._room = asyncio.Semaphore(limits.WATERMARK_STREAMS_UNDER_WAY_MAX)
         self._task: asyncio.Task[None] | None = None
         self.rounds = 0
@@ -105,16 +107,20 @@ class WatermarkJob:
 
         Streams that failed the last time take half of the room at most: the rest of them waits for a later round.
         """
-        full = len(self._under_way) >= limits.WATERMARK_STREAMS_UNDER_WAY_MAX // 2
-        if key in self._under_way or (full and key in self._failing):
+        retries = key in self._failing
+        has_no_room = len(self._retrying) >= limits.WATERMARK_STREAMS_UNDER_WAY_MAX // 2
+        if key in self._under_way or (retries and has_no_room):
             return
         await self._room.acquire()
+        if retries:
+            self._retrying.add(key)
         look = self._apply(watermarks, key, entry, record)
         task = self._under_way[key] = asyncio.get_running_loop().create_task(look, name=f"watermark of {key}")
         task.add_done_callback(lambda _: self._ended(key))
 
     def _ended(self, key: StreamKey) -> None:
         del self._under_way[key]
+        self._retrying.discard(key)
         self._room.release()
 
     async def _apply(self, watermarks: WatermarkManager, key: StreamKey, entry: Stored, record: MarkedStream) -> None:

@@ -38,6 +38,8 @@ class RatesFound:
     def __init__(self, times: ScalingTimes, now_s: float) -> None:
         self._young_ms = times.sample_ms
         self._now_s = now_s
+        self._end: StreamKey | None = None
+        """Streams from this one on are left out; None: none is yet."""
         self.streams: dict[StreamKey, dict[int, _Seen]] = {}
         self.young: set[tuple[StreamKey, int]] = set()
         """Segments whose container measures them since a moment, and does not know their rate yet."""
@@ -46,11 +48,19 @@ class RatesFound:
 
     def add(self, key: StreamKey, segment: int, container_id: int, measured: MeasuredRate) -> None:
         """Take what a container says of a segment."""
+        if self._end is not None and key >= self._end:
+            return
         if measured.age_ms <= self._young_ms:
             self.young.add((key, segment))
             return
         seen = _Seen(measured.rates[0], measured.scale_type, self._now_s, container_id)
         self.streams.setdefault(key, {})[segment] = seen
+
+    def trim(self) -> None:
+        """Keep the first streams only, when there are twice as many segments as are remembered."""
+        if self.segments > 2 * limits.SEGMENT_RATES_KEPT_MAX:
+            kept = _first(self.streams)
+            self._end, self.streams = min(self.streams.keys() - kept.keys()), kept
 
     @property
     def segments(self) -> int:

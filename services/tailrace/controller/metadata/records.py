@@ -215,7 +215,10 @@ class Subscriber(msgspec.Struct, frozen=True):
 
 
 class IndexedSubscriber(msgspec.Struct, frozen=True, array_like=True):
-    """A subscriber in the index: the id of its group, and whether it has published a cut."""
+    """A subscriber in the index: the id of its group, and whether it has published a cut.
+
+    Controllers of an earlier version read both; here only the version of the index counts.
+    """
 
     group_id: str
     published: bool

@@ -230,7 +230,7 @@ async def finish_batch(
         done = [CompletedTransaction(transaction_id, True, now_ms) for transaction_id in committed]
         puts = completed_puts(key, now, snapshot, done)
         ended = commit_batch_done(now, refused)
-        found = _times_in(snapshot, items)  # another controller's pass may have left a later time since
+        found = _times_in(snapshot, items) if times else {}  # another controller's pass may have left a later one
         for writer, earlier in times.items():
             timestamp = max(earlier, found.get(writer, earlier))
             if writer in queued:

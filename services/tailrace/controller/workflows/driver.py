@@ -304,7 +304,7 @@ class StreamDriver:
 
     async def _expire_leases(self, worker: _Worker) -> bool:
         """End some leases that are due by one change; return False when none is."""
-        due = dict(worker.leases.due()[: limits.TRANSACTION_DECISIONS_COMBINED_MAX])
+        due = dict(worker.leases.due(limits.TRANSACTION_DECISIONS_COMBINED_MAX))
         if not due:
             return False
         seen = {item: watched.lease for item, watched in due.items()}

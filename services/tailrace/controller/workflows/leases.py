@@ -63,11 +63,11 @@ class WatchedLeases:
         if self._leases.pop(transaction_id, None) is not None:
             self.digest ^= digest_of(transaction_id)
 
-    def due(self) -> list[tuple[bytes, WatchedLease]]:
-        """Return the leases that have ended."""
+    def due(self, most: int) -> list[tuple[bytes, WatchedLease]]:
+        """Return leases that have ended, those that ended first, `most` at most."""
         now_s = asyncio.get_running_loop().time()
         ended: dict[bytes, WatchedLease] = {}
-        while self._ends and self._ends[0][0] <= now_s:
+        while self._ends and self._ends[0][0] <= now_s and len(ended) < most:
             ends_s, item = heapq.heappop(self._ends)
             watched = self._leases.get(item)
             if watched is not None and watched.ends_s == ends_s:

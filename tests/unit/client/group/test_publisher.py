@@ -10,7 +10,7 @@ import structlog
 
 from tailrace.client.group import publisher
 from tailrace.client.model import ReaderGroupConfig, StreamName
-from tailrace.common.errors import BadRequestError, NoSuchStreamError, TailraceError, UnavailableError
+from tailrace.common.errors import BadRequestError, NoSuchReaderGroupError, NoSuchStreamError, TailraceError, UnavailableError
 from tailrace.common.stream_cut import StreamCut
 from tailrace.common.stream_policies import StreamDataRetention
 
@@ -74,6 +74,7 @@ async def test_all_streams_are_published(group: Group) -> None:
     ("error", "level"),
     [
         (BadRequestError("the cut lies before the start"), "info"),
+        (NoSuchReaderGroupError("subscriber s/g of stream s/a does not exist"), "warning"),
         (UnavailableError("the controller is away"), "info"),
         (TailraceError("the stream is odd"), "warning"),
         (ValueError("a defect"), "warning"),

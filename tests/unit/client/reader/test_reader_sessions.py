@@ -124,6 +124,12 @@ async def test_an_earlier_session_writes_nothing(group: ReaderGroup, context: Cl
     member._timers.acquire_s = member._timers.release_s = member._timers.lag_s = member._timers.checkpoint_s = 0.0
     await member.answer("c", {segment: 100})
     assert not await member.complete(segment)
+
+    async def noted_unconditionally(updates: Any) -> None:
+        written.extend(updates)
+
+    member._synchronizer.update_unconditionally = noted_unconditionally  # type: ignore[method-assign]
+    await member.tell_positions(lambda: {segment: 100})
     assert await member.release_one({segment: 100}) is None
     assert await member.acquire(lambda: {segment: 100}) == []
     await member.begin_checkpoint()

@@ -57,6 +57,12 @@ async def per_s(api: Any) -> dict[int, float]:
     return dict((await described(api)).rates.perSecond)
 
 
+async def reports(api: Any, since: int = 0) -> list[Any]:
+    """Reports of the stream, with a version that the caller has."""
+    wanted = operator_pb2.StreamReportsRequest.Wanted(scope="scope", stream="stream", since=since)
+    return list((await api.call("streamReports", operator_pb2.StreamReportsRequest(streams=[wanted]))).reports)
+
+
 async def test_rates_of_active_segments_are_described(world: Any, make_api: Any) -> None:
     controller = await world.start(sole=True)
     api, job, source = make_api(controller), controller.scaling, Source(world)
@@ -73,9 +79,13 @@ async def test_rates_of_active_segments_are_described(world: Any, make_api: Any)
     await job.round(source)
     assert await per_s(api) == {0: 0.25, 1: 10.25, 2: 20.25}
     assert (await described(api)).rates.measuredMs == world.clock.ms
+    (before,) = await reports(api)
+    world.clock.ms += 30_000
     source.away = {0}
     await job.round(source)
     assert await per_s(api) == {0: 0.25, 1: 10.25, 2: 20.25}, "the container is moving, the stream is not idle"
+    (after,) = await reports(api, before.version)
+    assert (after.version, after.HasField("description")) == (before.version, False), "its time alone is no news"
     await api.scaled([0], [(0.0, 1 / 6), (1 / 6, 1 / 3)])
     assert await per_s(api) == {1: 10.25, 2: 20.25}, "the new ones were not measured yet"
     policy.scaleType = pb.ScalingPolicy.BY_RATE_IN_KBYTES_PER_SEC
@@ -158,6 +168,19 @@ def test_the_same_streams_are_remembered_whole_when_there_are_too_many(monkeypat
         assert fill(keys[:2], 60) == [2, 2, 0, 0]
         assert fill(keys, 90) == [2, 2, 0, 0]
         assert len(logs) == 2, "it has begun again"
+
+
+def test_a_round_keeps_no_more_than_the_first_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SEGMENT_RATES_KEPT_MAX", 5)
+    found = RatesFound(TIMES, 0)
+    for number in (5, 4, 3, 2, 1, 0):
+        for segment in (0, 1):
+            found.add(StreamKey("scope", f"s{number}"), segment, 0, MeasuredRate("", segment, EVENTS, 100, OLD_MS, [1]))
+        found.trim()
+    assert found.streams.keys() == {StreamKey("scope", f"s{number}") for number in (0, 1)}
+    found.add(StreamKey("scope", "s9"), 0, 0, MeasuredRate("", 0, EVENTS, 100, OLD_MS, [1]))
+    found.add(StreamKey("scope", "s"), 0, 0, MeasuredRate("", 0, EVENTS, 100, OLD_MS, [1]))
+    assert {key.stream for key in found.streams} == {"s", "s0", "s1"}
 
 
 def test_a_first_sample_is_as_old_as_segment_stores_make_it() -> None:

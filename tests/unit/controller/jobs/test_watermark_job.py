@@ -367,6 +367,22 @@ async def test_streams_that_failed_leave_room_for_the_others(
     assert marks.slow_most == 1
 
 
+async def test_streams_that_failed_once_are_looked_at_again_beside_many_others(
+    world: Any, make_api: Any, until: Any, marks: ModelMarks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WATERMARK_STREAMS_UNDER_WAY_MAX", 2)
+    controller = await world.start(sole=True, watermark_period_s=PERIOD_S, mark_segments=marks.open)
+    await make_api(controller).setup()
+    marks.failing = "_MARKbad"
+    names = [f"{kind}{number}" for number in range(4) for kind in ("bad", "good")]
+    for api in (make_api(controller, stream=name) for name in names):
+        await api.call("createStream", api.config())
+        await note(api, "a", 1, {0: 10})
+    await until(lambda: len(controller.watermarks._failing) == 4)
+    marks.failing = ""
+    await until(lambda: all(marks.of(name) == [(1, 1, {0: 10})] for name in names))
+
+
 async def test_the_requests_for_a_stream_have_the_deadline_of_a_call(
     world: Any, make_api: Any, until: Any, marks: ModelMarks
 ) -> None:

@@ -91,7 +91,7 @@ def test_a_group_is_found_in_a_list_of_all_subscribers() -> None:
     without = {"scope/full": stream(SIZE, *others)._replace(has_all_holders=True), "scope/a": stream(SIZE, holder(0))}
     found = retention.subscribed(GROUP, without, NOW_MS)
     assert summary(found) == [("False", "NotSubscribed", True), ("Unknown", "NotSubscribed", True)]
-    assert all("no subscriber of scope/full any more" in each.message for each in found)
+    assert all("is no subscriber of scope/full, so" in each.message for each in found)
 
 
 @pytest.mark.parametrize("policy", [SIZE, TIME, NO_MAXIMUM], ids=["size", "time", "no maximum"])
