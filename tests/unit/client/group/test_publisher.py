@@ -10,7 +10,13 @@ import structlog
 
 from tailrace.client.group import publisher
 from tailrace.client.model import ReaderGroupConfig, StreamName
-from tailrace.common.errors import BadRequestError, NoSuchReaderGroupError, NoSuchStreamError, TailraceError, UnavailableError
+from tailrace.common.errors import (
+    BadRequestError,
+    NoSuchReaderGroupError,
+    NoSuchStreamError,
+    TailraceError,
+    UnavailableError,
+)
 from tailrace.common.stream_cut import StreamCut
 from tailrace.common.stream_policies import StreamDataRetention
 
