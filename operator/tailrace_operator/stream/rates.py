@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from tailrace.client.control.owners import StreamDescription
 
 RATES: Final = "rates"
-_TYPES: Final = {kind: name for name, kind in SCALE_TYPES.items() if kind is not ScaleType.FIXED}
+_TYPES: Final[Mapping[ScaleType, str]] = {
+    kind: name for name, kind in SCALE_TYPES.items() if kind is not ScaleType.FIXED
+}
 
 
 def rates(found: StreamDescription) -> dict[str, Any]:
