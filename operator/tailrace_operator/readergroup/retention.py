@@ -54,17 +54,18 @@ def subscribed(group: str, found: Mapping[str, StreamDescription], now_ms: int) 
         for holder in one.holders
         if holder.subscriber == group
     ]
+    known = {each.stream for each in held}
     left_out = [
         stream
         for stream, one in sorted(found.items())
         if not one.has_all_holders
         and len(one.holders) >= grammar.SUBSCRIBERS_FORMERLY_DESCRIBED_MAX
-        and not any(holder.subscriber == group for holder in one.holders)
+        and stream not in known
     ]
     lacking = [
         stream
         for stream, one in sorted(found.items())
-        if one.config.retention is not None and stream not in left_out and stream not in {each.stream for each in held}
+        if one.config.retention is not None and stream not in left_out and stream not in known
     ]
     return _blocking(held, left_out, lacking), _dropped(held, left_out, lacking)
 

@@ -40,6 +40,7 @@ class RatesFound:
         self._now_s = now_s
         self._end: StreamKey | None = None
         """Streams from this one on are left out; None: none is yet."""
+        self._added = 0
         self.streams: dict[StreamKey, dict[int, _Seen]] = {}
         self.young: set[tuple[StreamKey, int]] = set()
         """Segments whose container measures them since a moment, and does not know their rate yet."""
@@ -55,12 +56,14 @@ class RatesFound:
             return
         seen = _Seen(measured.rates[0], measured.scale_type, self._now_s, container_id)
         self.streams.setdefault(key, {})[segment] = seen
+        self._added += 1
 
     def trim(self) -> None:
         """Keep the first streams only, when there are twice as many segments as are remembered."""
-        if self.segments > 2 * limits.SEGMENT_RATES_KEPT_MAX:
+        if self._added > 2 * limits.SEGMENT_RATES_KEPT_MAX:
             kept = _first(self.streams)
             self._end, self.streams = min(self.streams.keys() - kept.keys()), kept
+            self._added = self.segments
 
     @property
     def segments(self) -> int:
