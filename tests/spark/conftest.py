@@ -53,6 +53,9 @@ SLOW_START = "Python worker failed to connect back"
 no setting for that."""
 SLOW_STARTS_MAX, SLOW_START_PAUSE_S = 8, 30
 """How often a test that this ended begins again, and after how long: clusters and loads beside it take minutes."""
+LIMIT_S = 880
+"""Of a test, a little less than that of the process. It ends the process: a call of the JVM that a signal breaks off
+leaves its answer to the next call, so all tests after it would fail for nothing."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -62,6 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(again)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(LIMIT_S, method="thread"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from tailrace.common.call_deadline import restart_deadline
+from tailrace.common.call_deadline import deadline_s, restart_deadline
+from tailrace.common.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -36,7 +37,11 @@ class CombinedCalls(Generic[K, A, R]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, key: K, argument: A) -> R:
-        """Return the result for one argument. Raises what `work` raises."""
+        """Return the result for one argument.
+
+        Raises what `work` raises, and UnavailableError when the deadline of the call ends before: a batch that has
+        begun with it goes on.
+        """
         loop = asyncio.get_running_loop()
         one: _Waiting[A, R] = _Waiting(argument, loop.create_future())
         queue = self._waiting.get(key)
@@ -46,7 +51,13 @@ class CombinedCalls(Generic[K, A, R]):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         queue.append(one)
-        return await one.result
+        try:
+            async with asyncio.timeout_at(deadline_s()) as wait:
+                return await one.result
+        except TimeoutError as error:
+            if not wait.expired():
+                raise
+            raise UnavailableError("the call ended while it waited for others of the same stream") from error
 
     async def _run(self, key: K, queue: deque[_Waiting[A, R]]) -> None:
         batch: list[_Waiting[A, R]] = []

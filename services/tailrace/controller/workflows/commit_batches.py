@@ -143,7 +143,7 @@ async def _uncommittable(
     Every transaction has a segment for each segment of the stream, so one that is sealed or missing refuses them all. A
     pass that rolls over a scale merges into segments that it creates afterwards.
     """
-    targets = [] if rolls else list(dict.fromkeys(target for pairs in names_of.values() for target, _ in pairs))
+    targets = {} if rolls else dict.fromkeys(target for pairs in names_of.values() for target, _ in pairs)
     own = [source for pairs in names_of.values() for _, source in pairs]
     found = dict(zip((*targets, *own), await context.segments.infos([*targets, *own]), strict=True))
     bad: dict[str, str] = {}
@@ -154,6 +154,8 @@ async def _uncommittable(
             bad[name] = f"{name} is sealed"
         elif name not in targets and info.start_offset:
             bad[name] = f"{name} was truncated"
+    if not bad:
+        return {}
     return {
         transaction_id: reasons[0]
         for transaction_id, pairs in names_of.items()

@@ -265,8 +265,9 @@ async def test_a_creation_reads_what_others_may_have_changed_and_nothing_twice(
     world: Any, make_api: Any, counting: Any
 ) -> None:
     """Each call costs processor time of the controller and of a segment store."""
-    # Its heartbeats and periodic looks call, too, so there are none meanwhile.
+    # Its heartbeats, periodic looks and the end of idle workers call, too, so there are none meanwhile.
     periods = {"beat_s": 3600.0, "look_s": 3600.0, "lapse_s": 7200.0, "rescan_s": 3600.0, "watermark_period_s": 3600.0}
+    periods["idle_s"] = 3600.0
     api = make_api(await world.start(counting, sole=True, **periods))
     await api.setup(4)
     api.stream = "other"

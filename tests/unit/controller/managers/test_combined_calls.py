@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tailrace.common.call_deadline import call_deadline
 from tailrace.common.errors import UnavailableError
 from tailrace.controller.managers.combined_calls import CombinedCalls
 
@@ -113,4 +114,20 @@ async def test_callers_are_cancelled_with_the_batch() -> None:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(each) for each in results] == [asyncio.CancelledError] * 2
+    assert calls._waiting == {}
+
+
+async def test_a_call_waits_for_others_no_longer_than_its_deadline() -> None:
+    """What has not begun when its caller has gone is left out; the batch that runs goes on for the others."""
+    work = Work()
+    calls = CombinedCalls(work, 3)
+    patient = asyncio.create_task(calls.call("a", 0))
+    await turns()
+    with call_deadline(0.01), pytest.raises(UnavailableError, match="others"):
+        await asyncio.wait_for(calls.call("a", 1), 60)
+    work.gate.release()
+    work.gate.release()
+    assert await patient == 0
+    assert await calls.call("a", 2) == 20
+    assert work.batches == [("a", [0]), ("a", [2])]
     assert calls._waiting == {}
