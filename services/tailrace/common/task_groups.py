@@ -36,27 +36,32 @@ async def run_all(*work: Coroutine[Any, Any, Any]) -> list[Any]:
 async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) -> list[U]:
     """Run at most SEGMENT_CALLS_CONCURRENT_MAX calls at a time; return their results in the order of the items.
 
-    A failure cancels the other calls. The first failure in the order of the items is raised.
+    A failure cancels the other calls. The first failure in the order of the items is raised. There are as many tasks as
+    calls at a time, however many items there are.
     """
-    gate = asyncio.Semaphore(limits.SEGMENT_CALLS_CONCURRENT_MAX)
+    chosen = list(items)
+    left, results, failures = iter(enumerate(chosen)), dict[int, U](), dict[int, Exception]()
 
-    async def guarded(item: T) -> U:
-        async with gate:
-            return await call(item)
+    async def work() -> None:
+        for index, item in left:  # shared by all tasks
+            try:
+                results[index] = await call(item)
+            except Exception as error:  # any error ends the calls, and is raised below
+                failures[index] = error
+                raise
 
-    tasks = [asyncio.ensure_future(guarded(item)) for item in items]
+    tasks = [asyncio.ensure_future(work()) for _ in chosen[: limits.SEGMENT_CALLS_CONCURRENT_MAX]]
     if not tasks:
         return []
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        failures = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+        await _end(tasks)
     if failures:
-        raise failures[0]
-    return [task.result() for task in tasks]
+        raise failures[min(failures)]
+    for task in tasks:
+        task.result()  # raises the cancellation of a call that was cancelled by itself
+    return [results[index] for index in range(len(chosen))]
 
 
 async def run_until_first(*work: Coroutine[Any, Any, Any]) -> Any:

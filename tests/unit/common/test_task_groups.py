@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tailrace.common.task_groups import run_all, run_until_first, running
+from tailrace.common import limits
+from tailrace.common.task_groups import gather_bounded, run_all, run_until_first, running
 
 
 class Work:
@@ -124,3 +125,75 @@ async def test_the_first_that_ends_counts_whatever_it_ends_with() -> None:
     with pytest.raises(ValueError, match="first"):
         await run_until_first(work.run(), fail(work))
     assert work.ended
+
+
+# -- calls for many items
+
+
+AT_ONCE = limits.SEGMENT_CALLS_CONCURRENT_MAX
+
+
+async def test_calls_for_many_items_have_bounded_tasks_and_ordered_results() -> None:
+    before, tasks, running_now, most = len(asyncio.all_tasks()), 0, 0, 0
+
+    async def call(item: int) -> int:
+        nonlocal tasks, running_now, most
+        running_now += 1
+        tasks, most = max(tasks, len(asyncio.all_tasks()) - before), max(most, running_now)
+        for _ in range(item % 3):
+            await asyncio.sleep(0)
+        running_now -= 1
+        return 10 * item
+
+    assert await gather_bounded(range(1000), call) == [10 * each for each in range(1000)]
+    assert await gather_bounded((each for each in range(3)), call) == [0, 10, 20]
+    assert await gather_bounded([], call) == []
+    assert (tasks, most) == (AT_ONCE, AT_ONCE)
+
+
+async def test_calls_without_a_pause_are_one_after_the_other() -> None:
+    begun: list[int] = []
+
+    async def call(item: int) -> None:
+        begun.append(item)
+
+    await gather_bounded(range(100), call)
+    assert begun == list(range(100))
+
+
+async def test_the_first_failure_in_the_order_of_the_items_is_raised_and_no_call_begins_after_one() -> None:
+    begun: list[int] = []
+    gate = asyncio.Event()
+
+    async def call(item: int) -> None:
+        begun.append(item)
+        if item in (2, 5):
+            await gate.wait()
+            raise ValueError(f"item {item}")
+        if item == AT_ONCE - 1:
+            gate.set()
+        await asyncio.Event().wait()
+
+    with pytest.raises(ValueError, match="item 2"):
+        await gather_bounded(range(1000), call)
+    assert begun == list(range(AT_ONCE))
+
+
+async def test_a_cancelled_caller_ends_all_calls() -> None:
+    work = [Work() for _ in range(3 * AT_ONCE)]
+    task = asyncio.create_task(gather_bounded(work, Work.run))
+    await work[AT_ONCE - 1].begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [each.ended for each in work] == [True] * AT_ONCE + [False] * (2 * AT_ONCE)
+
+
+async def test_a_call_that_is_cancelled_by_itself_cancels_the_caller() -> None:
+    async def call(item: int) -> int:
+        if item == 1:
+            raise asyncio.CancelledError
+        return await give(item)
+
+    with pytest.raises(asyncio.CancelledError):
+        await gather_bounded(range(40), call)
