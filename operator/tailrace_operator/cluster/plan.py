@@ -14,7 +14,8 @@ class Plan:
     """The input of `children`.
 
     ``image``: the image when the specification names none. ``credentials``: the fingerprint of the credentials, so that
-    pods restart with new ones; it does not reveal them.
+    pods restart with new ones; it does not reveal them. ``running_workers``: a pod that runs has so many at most, more
+    than the specification while pods of before an edit run.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Plan:
     spec: StreamClusterSpec
     image: str
     credentials: str
+    running_workers: int = 0
 
     @property
     def cluster_id(self) -> str:

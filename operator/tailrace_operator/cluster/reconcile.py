@@ -39,10 +39,11 @@ from tailrace_operator.cluster.state import (
     placed_condition,
     pods_condition,
     ready_pods,
+    running_workers,
 )
 from tailrace_operator.cluster.tier2 import Tier2Error
 from tailrace_operator.kube.manifests import is_deleted
-from tailrace_operator.kube.objects import DEPLOYMENTS, PODS, SECRETS, STATEFUL_SETS
+from tailrace_operator.kube.objects import DEPLOYMENTS, PODS, SECRETS, SERVICES, STATEFUL_SETS
 from tailrace_operator.reconcile.outcome import Condition, Outcome, Status, ready
 from tailrace_operator.schema.specs import StreamClusterSpec
 
@@ -146,6 +147,8 @@ class StreamClusterReconciler:
         if problem is not None:
             return await self._refused(manifest, spec, workloads, problem)
         existing = await self._children.existing(self._plan(manifest, spec, ""))
+        _, service = existing.get((SERVICES.plural, names.store(name)), (SERVICES, None))
+        workers = running_workers(workloads.store, service)
         problem = name_conflict(STREAM_CLUSTERS, name, metadata["uid"], existing.values())
         if problem is not None:
             return await self._refused(manifest, spec, workloads, problem)
@@ -155,7 +158,7 @@ class StreamClusterReconciler:
         except Tier2Error as error:
             refused = _false(TIER2_READY, error.reason, str(error))
             if workloads.store is not None:
-                await self._apply(self._plan(manifest, spec, ""), existing, pods=False)
+                await self._apply(self._plan(manifest, spec, "", workers), existing, pods=False)
             retry_s = _TRANSIENT_RETRY_S if error.transient else None
             return await self._outcome(manifest, spec, workloads, [accepted, refused], retry_s)
         if claims.claim_of(manifest) != claims.Place.of(spec.tier2):  # a claim stays until this makes another one
@@ -165,7 +168,7 @@ class StreamClusterReconciler:
         message = f"{spec.tier2.url} at {spec.tier2.endpoint} can be read and written and belongs to this cluster."
         usable = Condition(TIER2_READY, Status.TRUE, "Usable", message)
         try:
-            plan = self._plan(manifest, spec, credentials)
+            plan = self._plan(manifest, spec, credentials, workers)
             workloads = await self._apply(plan, existing, pods=True)
         except BadRequestError as error:
             refused = _false(ACCEPTED, "ChildRefused", f"The Kubernetes API refuses a child of this resource: {error}")
@@ -174,7 +177,9 @@ class StreamClusterReconciler:
         await self._prune(plan, workloads)
         return await self._outcome(manifest, spec, workloads, [accepted, usable, rules])
 
-    def _plan(self, manifest: Manifest, spec: StreamClusterSpec, credentials: str) -> Plan:
+    def _plan(
+        self, manifest: Manifest, spec: StreamClusterSpec, credentials: str, running_workers: int = 0
+    ) -> Plan:
         metadata = manifest["metadata"]
         return Plan(
             name=metadata["name"],
@@ -183,6 +188,7 @@ class StreamClusterReconciler:
             spec=spec,
             image=self._image,
             credentials=credentials,
+            running_workers=running_workers,
         )
 
     # -- checks

@@ -20,6 +20,7 @@ ACCEPTED = "Accepted"
 STORE_READY = "SegmentStoreReady"
 CONTROLLER_READY = "ControllerReady"
 CONTAINERS_PLACED = "ContainersPlaced"
+WORKER_PORT = "worker-"
 
 
 def ready_pods(workload: Manifest | None) -> int:
@@ -144,6 +145,25 @@ def fields_for_dependents(manifest: Manifest) -> Any:
     conditions = [one for one in _status(manifest).get("conditions") or [] if isinstance(one, dict)]
     found = [one.get("status") for one in conditions if one.get("type") == READY]
     return metadata.get("uid"), bool(metadata.get("deletionTimestamp")), found
+
+
+def running_workers(store: Manifest | None, service: Manifest | None) -> int:
+    """Return how many workers a pod that runs has at most; ``service``: the segment stores' Service as it is.
+
+    Until all pods are those of the StatefulSet's template, the Service has the ports of those before.
+    """
+    if store is None:
+        return 0
+    status, template = _status(store), store["spec"]["template"]["spec"]
+    count = _workers(template["containers"][0].get("ports"))
+    rolling = _count(status, "observedGeneration") < int(store["metadata"].get("generation") or 0)
+    if rolling or _count(status, "updatedReplicas") < _count(status, "replicas"):
+        return max(count, _workers(((service or {}).get("spec") or {}).get("ports")))
+    return count
+
+
+def _workers(ports: Any) -> int:
+    return sum(str(port.get("name", "")).startswith(WORKER_PORT) for port in ports or ())
 
 
 def _status(workload: Manifest | None) -> Mapping[str, Any]:

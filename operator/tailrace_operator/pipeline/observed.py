@@ -47,7 +47,8 @@ class Observed:
     """What can be seen of a pipeline.
 
     ``driver``: the newest driver pod that has not ended and is not being deleted. ``left``: all pods that have not
-    ended, drivers first. ``last``: the last run of a workload that ends.
+    ended, drivers first. ``ended_executors``: those to remove, also of drivers that have ended: one that waits for a
+    node would wait for ever. ``last``: the last run of a workload that ends.
     """
 
     driver: Manifest | None
@@ -82,8 +83,10 @@ def observe(kind: Kind, workload: Manifest | None, jobs: Iterable[Manifest], pod
     listed = list(pods)
     drivers = sorted((pod for pod in listed if _role(pod) == names.DRIVER), key=_created)
     executors = [pod for pod in listed if _role(pod) == names.EXECUTOR]
-    job = workload if kind is JOBS else _newest(jobs) if kind is CRON_JOBS else None
-    ended = end_of_job(job)
+    jobs = [workload] if kind is JOBS and workload else list(jobs) if kind is CRON_JOBS else []
+    job, ended = _newest(jobs), _newest(one for one in jobs if end_of_job(one) is not None)
+    end = end_of_job(ended)
+    gone = {pod["metadata"].get("uid") for pod in drivers if has_ended(pod)}
     alive = [pod for pod in drivers if not has_ended(pod) and not _is_going(pod)]
     restarts = _number(_status(job), "failed") if job is not None else sum(map(_restarts, alive[-1:]))
     return Observed(
@@ -91,9 +94,9 @@ def observe(kind: Kind, workload: Manifest | None, jobs: Iterable[Manifest], pod
         left=tuple(pod for pod in (*drivers, *executors) if not has_ended(pod)),
         executors=sum(_phase(pod) == "Running" for pod in executors),
         restarts=restarts,
-        ended_executors=tuple(filter(has_ended, executors)),
+        ended_executors=tuple(pod for pod in executors if has_ended(pod) or _owners(pod) & gone),
         last_error=_last_error(drivers),
-        last=_last_run(ended, drivers) if ended is not None else None,
+        last=_last_run(end, [pod for pod in drivers if _is_of(pod, ended)]) if ended and end else None,
     )
 
 
@@ -181,6 +184,16 @@ def _newest(jobs: Iterable[Manifest]) -> Manifest | None:
 
 def _created(item: Manifest) -> str:
     return str(item["metadata"].get("creationTimestamp", ""))
+
+
+def _owners(item: Manifest) -> set[str]:
+    return {str(owner.get("uid")) for owner in item["metadata"].get("ownerReferences") or ()}
+
+
+def _is_of(pod: Manifest, job: Manifest) -> bool:
+    """Return whether a driver is of a Job, as far as it says."""
+    owners = _owners(pod)
+    return not owners or job["metadata"].get("uid") in owners
 
 
 def _role(pod: Manifest) -> str:

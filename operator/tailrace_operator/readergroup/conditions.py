@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ACCEPTED: Final = "Accepted"
 LAGGING: Final = "Lagging"
+WAITING: Final = frozenset({"ClusterNotFound", "ClusterLeaving", "StreamNotFound"})
+"""Reasons of Accepted False while the specification waits for something: it was not refused."""
 _FIELDS: Final = ("uid", "onlineReaders", "unassignedSegments", "lagBytes", "lagSeconds", "lastPublishedCut")
 
 

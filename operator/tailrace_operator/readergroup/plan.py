@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.client.group.reader_group import group_config
 from tailrace.client.model import ReaderGroupConfig, StreamName
 from tailrace.common.stream_policies import StreamDataRetention
-from tailrace_operator.kube.manifests import generation_of
-from tailrace_operator.readergroup.conditions import ACCEPTED
+from tailrace_operator.kube.manifests import generation_of, written_condition
+from tailrace_operator.readergroup.conditions import ACCEPTED, WAITING
 from tailrace_operator.reconcile.outcome import Status, condition_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ def is_edited(manifest: Manifest) -> bool:
     if observed is None or generation is None:
         return False
     refused_since = generation > 1 and condition_of(manifest, ACCEPTED) is Status.FALSE
-    return bool(observed < generation) or refused_since
+    # What waits for a cluster or a stream keeps the generation that was carried out: nothing was refused.
+    waits = written_condition(manifest, ACCEPTED).get("reason") in WAITING
+    return bool(observed < generation) or (refused_since and not waits)
 
 
 def oldest_resource(manifests: Sequence[Mapping[str, Any]]) -> str:

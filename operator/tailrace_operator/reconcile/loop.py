@@ -67,6 +67,8 @@ class ReconcileLoop:
         self._queues: dict[str, WorkQueue[Key]] = {}
         """By kind, so that Streams that wait for a controller take no workers from StreamClusters."""
         self._watch = WatchCheck()
+        self._deleted: dict[str, set[str]] = {}
+        """By kind that is being listed: uids of objects whose deletion was heard since the list began."""
         self._list_started_s: dict[str, float] = {}
         """By kind: when the last list began."""
         self.reconciled = 0
@@ -124,6 +126,7 @@ class ReconcileLoop:
         """Handle a watch event: ``change`` is ADDED, MODIFIED, DELETED, or None for an object of the first list."""
         key = key_of(kind, manifest)
         if change == "DELETED":
+            self._deleted.get(kind.plural, set()).add(_uid(manifest))
             self._forget(key)
         else:
             self._watch.on_event(key, _version(manifest))
@@ -195,12 +198,14 @@ class ReconcileLoop:
         kind, loop = reconciler.kind, asyncio.get_running_loop()
         while True:
             began_s = self._list_started_s[kind.plural] = loop.time()
+            self._deleted[kind.plural] = set()
             try:
                 listed = await self._objects.list(kind, self._namespace)
             except (TailraceError, ValueError) as error:
                 _logger.warning("list_failed", kind=kind.kind, reason=str(error))
             else:
                 await self._on_list(kind, listed, reconciler.period_s / 2)
+            del self._deleted[kind.plural]
             await asyncio.sleep(max(0.0, began_s + reconciler.period_s - loop.time()))
 
     async def _on_list(self, kind: Kind, listed: tuple[Manifest, ...], spread_s: float) -> None:
@@ -210,6 +215,8 @@ class ReconcileLoop:
         for key in [key for key in self._known if key.plural == kind.plural and key not in found]:
             await self._forget_if_deleted(kind, key)
         for number, (key, manifest) in enumerate(found.items()):
+            if _uid(manifest) in self._deleted[kind.plural]:
+                continue  # the list is older than the deletion
             self._update(key, manifest)
             if key in self._known:
                 self._queues[key.plural].add(key, number * spread_s / len(found))
@@ -304,6 +311,10 @@ class ReconcileLoop:
 
 def _version(manifest: Manifest) -> str:
     return str(manifest["metadata"]["resourceVersion"])
+
+
+def _uid(manifest: Manifest) -> str:
+    return str(manifest["metadata"]["uid"])
 
 
 def _is_older(manifest: Manifest, known: Manifest) -> bool:

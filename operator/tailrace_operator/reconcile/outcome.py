@@ -45,6 +45,7 @@ class Condition:
 
     ``reason`` is CamelCase, for programs. ``message`` is one sentence for people; it names the field and the fix where
     the user has to act. ``warn_on`` is the status whose Event is a Warning; None: all its Events are Normal.
+    ``is_measured``: the message has numbers that keep changing; they are written as `Outcome.measured` is.
     """
 
     type: str
@@ -52,6 +53,7 @@ class Condition:
     reason: str
     message: str
     warn_on: Status | None = Status.FALSE
+    is_measured: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError: the reason is not CamelCase, or there is no message."""
@@ -156,7 +158,8 @@ def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now
     status = found if isinstance(found, dict) else {}
     wanted = _differing(status, outcome.status)
     conditions = merged(status.get("conditions"), outcome.conditions, generation, now)
-    if outcome.conditions and conditions != status.get("conditions"):
+    steady = _with_written_messages(status.get("conditions"), conditions, outcome.conditions)
+    if outcome.conditions and steady != status.get("conditions"):
         wanted["conditions"] = conditions
     if outcome.carried_out and generation is not None and status.get("observedGeneration") != generation:
         wanted["observedGeneration"] = generation
@@ -164,6 +167,8 @@ def changes_of(manifest: Manifest, outcome: Outcome, generation: int | None, now
     near = all(outcome.near.get(name, _is_near)(status.get(name), value) for name, value in outcome.measured.items())
     if measured and (wanted or not near or _is_old(status.get(MEASURED_TIME), now)):
         wanted |= {**measured, MEASURED_TIME: now}
+        if outcome.conditions and conditions != status.get("conditions"):
+            wanted["conditions"] = conditions
     notices = (*transitions(status.get("conditions"), outcome.conditions), *outcome.notices)
     return Changes(wanted or None, _finalizers(manifest, outcome.finalizer), notices)
 
@@ -215,6 +220,18 @@ def merged(found: object, own: Sequence[Condition], generation: int | None, now:
             **({"observedGeneration": generation} if generation is not None else {}),
         }
     return list(before.values())
+
+
+def _with_written_messages(
+    found: object, conditions: list[dict[str, Any]], own: Sequence[Condition]
+) -> list[dict[str, Any]]:
+    """Return the conditions with the written messages of those that are measured."""
+    written = {item["type"]: item.get("message") for item in _items(found)}
+    measured = {one.type for one in own if one.is_measured}
+    return [
+        {**one, "message": written[one["type"]]} if one["type"] in measured & written.keys() else one
+        for one in conditions
+    ]
 
 
 def transitions(found: object, own: Iterable[Condition]) -> tuple[Notice, ...]:

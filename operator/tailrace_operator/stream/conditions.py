@@ -69,7 +69,8 @@ def retention(spec: StreamSpec, found: StreamDescription | None, moment: Moment)
         return Condition(
             RETENTION_ENFORCED, Status.TRUE, "Enforced", "The controllers delete old data by spec.retention."
         )
-    return Condition(RETENTION_ENFORCED, Status.FALSE, "HeldBySubscriber", _held_text(spec.retention, holder))
+    text = _held_text(spec.retention, holder)
+    return Condition(RETENTION_ENFORCED, Status.FALSE, "HeldBySubscriber", text, is_measured=True)
 
 
 def _not_wanted(condition_type: str, reason: str, message: str) -> Condition:

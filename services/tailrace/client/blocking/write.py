@@ -71,11 +71,8 @@ class BlockingTransaction(_BlockingWrites):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.commit()
-        else:
-            self.abort()
+    def __exit__(self, *failure: object) -> None:
+        self._run(self._transaction.__aexit__(*failure))
 
     @property
     def transaction_id(self) -> uuid.UUID:

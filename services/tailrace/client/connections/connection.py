@@ -64,6 +64,8 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = bytearray(_INITIAL_BUFFER_BYTES)
         self._start = self._end = 0
         self._pending: dict[int, asyncio.Future[c.Command]] = {}
+        self._left_reads: dict[tuple[str, int, int], tuple[int, asyncio.Future[c.Command]]] = {}
+        """Request and reply of pending reads that were cancelled, by segment, offset and length."""
         self._flows: dict[int, AppendFlow] = {}
         self._last_request = 0
         self._last_flow = 0
@@ -95,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop.call_soon(self._close_if_unused)
 
     def _close_if_unused(self) -> None:
-        if self._retired and not self._flows and not self._pending:
+        if self._retired and not self._flows and len(self._pending) == len(self._left_reads):
             self.abort()
 
     def abort(self) -> None:
@@ -127,6 +129,8 @@ class Connection(asyncio.BufferedProtocol):
             self._setups += 1
         future: asyncio.Future[c.Command] = self._loop.create_future()
         self._check_open()
+        if isinstance(command, c.ReadSegment) and deadline_s is None:
+            return await self._read(command, future)
         self._pending[request_id] = future
         try:
             self._write(encode_parts(command))
@@ -138,6 +142,34 @@ class Connection(asyncio.BufferedProtocol):
             self._pending.pop(request_id, None)
             if self._retired:
                 self._loop.call_soon(self._close_if_unused)  # the caller of this set-up may register a writer now
+
+    async def _read(self, command: c.ReadSegment, future: asyncio.Future[c.Command]) -> c.Command:
+        """Read. A cancelled read stays at the server until data come: the next one of the same place takes it over."""
+        place = command.segment, command.offset, command.suggested_length
+        request_id, future = self._left_reads.pop(place, (command.request_id, future))
+        try:
+            if request_id == command.request_id:
+                self._pending[request_id] = future
+                self._write(encode_parts(command))
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if not future.done() and place not in self._left_reads:
+                self._left_reads[place] = request_id, future
+                future.add_done_callback(lambda done: self._drop_read(place, request_id, done))
+            raise
+        finally:
+            if self._left_reads.get(place) != (request_id, future):
+                self._pending.pop(request_id, None)
+            if self._retired:
+                self._loop.call_soon(self._close_if_unused)
+
+    def _drop_read(self, place: tuple[str, int, int], request_id: int, future: asyncio.Future[c.Command]) -> None:
+        """Forget a read that nobody waited for when it ended."""
+        if not future.cancelled():
+            future.exception()
+        if self._left_reads.get(place) == (request_id, future):
+            del self._left_reads[place]
+            self._pending.pop(request_id, None)
 
     def open_flow(self, flow: AppendFlow) -> int:
         """Register a writer; return the number for the upper half of its request ids."""

@@ -200,8 +200,8 @@ class GroupMember:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def due_checkpoint(self) -> str | None:
-        """Return the oldest checkpoint that this reader must answer."""
-        return self.state.due_for(self.reader)
+        """Return the oldest checkpoint that this reader must answer; none that is due for another one of its name."""
+        return self.state.due_for(self.reader) if self._is_member(self.state) else None
 
     async def answer(self, checkpoint: str, positions: Mapping[str, int]) -> None:
         """Write this reader's positions for a checkpoint, unless the checkpoint was cancelled."""

@@ -18,8 +18,10 @@ from tailrace.client.group.state import policy
 from tailrace.client.group.state import records as r
 from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.group.synchronizer import GroupSynchronizer
+from tailrace.client.group.view import positions_of
 from tailrace.client.model import NO_GROUP_ID, ReaderGroupConfig, StreamName
 from tailrace.client.retry import Backoff
+from tailrace.client.stream_manager import StreamManager
 from tailrace.common import limits, names
 from tailrace.common.errors import (
     AlreadyExistsError,
@@ -197,10 +199,7 @@ class ReaderGroup:
 
     async def positions(self) -> dict[str, StreamCut]:
         """Return the group's position by stream, by its readers' last reports (a few seconds old)."""
-        state = await self.state()
-        offsets = state.coarse_positions()
-        offsets.update({segment: max(offset, offsets.get(segment, 0)) for segment, offset in state.last_read.items()})
-        return await complete_cuts(self._context, offsets)
+        return await complete_cuts(self._context, positions_of(await self.state()))
 
     async def reader_offline(self, reader: str, position: r.Position | None = None) -> None:
         """Declare a reader offline: other readers take over its segments at `position` or its last checkpoint."""
@@ -354,8 +353,13 @@ class ReaderGroup:
 
 
 async def _from_last_checkpoint(context: ClientContext, state: GroupState) -> ReaderGroupConfig:
-    """Return the present configuration, with the last checkpoint as start if there is one."""
-    if not state.last_checkpoint:
+    """Return the present configuration, with the last checkpoint as start if there is one.
+
+    A stream that it lacks was finished before it, so nothing of it is read again.
+    """
+    if not state.last_checkpoint and not state.end_of_data:
         return state.config
-    starting = {**state.config.starting, **await complete_cuts(context, state.last_checkpoint)}
+    starting: dict[str, StreamCut | None] = {**await complete_cuts(context, state.last_checkpoint or {})}
+    for scoped in state.config.starting.keys() - starting.keys():
+        starting[scoped] = state.config.ending.get(scoped) or await StreamManager(context).tail(scoped)
     return dataclasses.replace(state.config, starting=starting)

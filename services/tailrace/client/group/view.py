@@ -52,10 +52,13 @@ class GroupView:
 
 
 def positions_of(state: GroupState) -> dict[str, int]:
-    """Return the last known offset of each segment that a group reads or is to read; −1 is the end of a sealed one."""
+    """Return the last known offset of each segment that a group reads or is to read; −1 is the end of a sealed one.
+
+    A free segment is read from its offset, which lies before the last report of a reader that was declared offline.
+    """
     offsets = state.coarse_positions()
     for segment, offset in state.last_read.items():
-        if offsets.get(segment, 0) >= 0:
+        if segment not in state.unassigned and offsets.get(segment, 0) >= 0:
             offsets[segment] = max(offset, offsets.get(segment, 0)) if offset >= 0 else offset
     return offsets
 

@@ -38,14 +38,16 @@ class Run:
 
     def succeed(self) -> None:
         """Complete the run: its events are durable."""
-        if not self.future.done():
-            self.future.set_result(None)
+        future = self.settled()
+        if not future.done():
+            future.set_result(None)
 
     def fail(self, error: TailraceError) -> None:
         """Fail the run: its events were not written, or the outcome is unknown."""
-        if not self.future.done():
-            self.future.set_exception(error)
-            self.future.exception()  # flush() also raises the error
+        future = self.settled()
+        if not future.done():
+            future.set_exception(error)
+            future.exception()  # flush() also raises the error
 
 
 class Block:

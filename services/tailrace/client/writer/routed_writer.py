@@ -84,8 +84,7 @@ class RoutedWriter:
     def _write(self, events: Sequence[bytes], size: int, routing_key: str | None) -> asyncio.Future[None]:
         if self._error is not None:
             raise without_traceback(self._error)
-        if size > limits.WRITER_EVENT_MAX_BYTES:
-            raise BadRequestError(f"an event of {size} bytes is too large, at most {limits.WRITER_EVENT_MAX_BYTES}")
+        _check_size(size)
         self._check_room()
         key = self._context.entropy.uniform() if routing_key is None else key_position(routing_key)
         if not self._owners:
@@ -106,6 +105,7 @@ class RoutedWriter:
     def _write_in_parts(self, events: Sequence[bytes], routing_key: str | None) -> asyncio.Future[None]:
         """Write a batch that is too large for one append: all its parts are taken when the buffer has any room."""
         self._check_room()
+        _check_size(max(map(len, events)) + EVENT_HEADER_BYTES)  # before any part is taken
         key = routing_key if routing_key is not None else str(self._context.entropy.uniform())
         total = packed_size(events)
         if self._buffered_bytes + total > limits.WRITER_BUFFERED_MAX_BYTES + limits.WRITER_EVENT_MAX_BYTES:
@@ -145,14 +145,14 @@ class RoutedWriter:
     async def flush(self) -> None:
         """Wait until everything written before this call is durable. Raises the error of a failed event.
 
-        That includes events whose futures were cancelled: they are written as well.
+        That includes events whose futures were cancelled, also during this call: they are written as well.
         """
-        futures = [run.settled() for writer in self._writers.values() for run in writer.runs()]
-        for future in futures:
-            if not future.done():
+        runs = [run for writer in self._writers.values() for run in writer.runs()]
+        for run in runs:
+            while not (future := run.settled()).done():
                 await asyncio.wait([future])
-        for future in futures:
-            if not future.cancelled() and (error := future.exception()) is not None:
+        for run in runs:
+            if (error := run.settled().exception()) is not None:
                 raise error
         if self._error is not None:
             raise without_traceback(self._error)
@@ -196,6 +196,11 @@ class RoutedWriter:
         for writer in self._writers.values():
             writer.fail(error)
         self._room.set()
+
+
+def _check_size(size: int) -> None:
+    if size > limits.WRITER_EVENT_MAX_BYTES:
+        raise BadRequestError(f"an event of {size} bytes is too large, at most {limits.WRITER_EVENT_MAX_BYTES}")
 
 
 def _joined_routes(routes: Iterable[tuple[KeyRange, SegmentWriter]]) -> list[tuple[KeyRange, SegmentWriter]]:

@@ -75,6 +75,7 @@ class SegmentWriter:
         self._trouble: asyncio.Future[TailraceError] | None = None
         self._task: asyncio.Task[None] | None = None
         self._large: asyncio.Task[None] | None = None
+        self._large_failure: TailraceError | None = None
         self._pump_scheduled = False
         self._progressed_here = False
         self._wanted = asyncio.Event()
@@ -183,7 +184,10 @@ class SegmentWriter:
             length = await append_large_event(self._context, self._connection, self.segment, self._pack(block.events))
         except Exception as error:
             self._large = None
-            self._report(as_known(error, f"the writing of a large event to {self.segment}"))
+            known = as_known(error, f"the writing of a large event to {self.segment}")
+            if not isinstance(known, UnavailableError):
+                self._large_failure = known  # it ends the writer, also when no session is there to report it to
+            self._report(known)
             return
         self._large = None
         self.acknowledged_length = max(self.acknowledged_length, length)
@@ -247,7 +251,7 @@ class SegmentWriter:
         backoff = Backoff(self._context.entropy)
         while True:
             await self._wanted.wait()
-            error = await self._connect_and_serve()
+            error = self._large_failure or await self._connect_and_serve()
             if self._progressed_here:
                 backoff.reset()
             if self._has_given_up() or not isinstance(error, UnavailableError | BadEventNumberError):
@@ -255,7 +259,7 @@ class SegmentWriter:
                     await asyncio.wait(
                         [self._large]
                     )  # else its event could be stored here and be written to another segment too
-                return error
+                return self._large_failure or error
             if isinstance(error, WrongHostError | ConnectionLostError):
                 self._context.segments.forget(self.segment)
             self._notice(error)
@@ -286,7 +290,9 @@ class SegmentWriter:
         try:
             await self._set_up()
         except TailraceError as error:
-            return error
+            return self._large_failure or error
+        if self._large_failure is not None:
+            return self._large_failure
         self._pump()
         while not self._trouble.done():
             await asyncio.wait([self._trouble], timeout=limits.WRITER_ASK_AGAIN_S)

@@ -26,13 +26,15 @@ def archive(spark: SparkSession, source: Input, output: str, every_s: float | No
     events = source.open(spark)
     if source.time_field:
         events = _with_day(events, source)
-    return write_batches(events, output, every_s, fail_on_data_loss=source.fail_on_data_loss)
+    return write_batches(
+        events, output, every_s, fail_on_data_loss=source.fail_on_data_loss, by_day=bool(source.time_field)
+    )
 
 
 def _with_day(events: DataFrame, source: Input) -> DataFrame:
     from pyspark.sql import functions as f
 
-    if DAY in events.columns:
+    if DAY in map(str.lower, events.columns):  # Spark finds columns in any case
         raise BadRequestError(f"the events have a column {DAY}, which is the name of the folders by time")
     day = f.date_format(source.time(events), "yyyy-MM-dd")
     return events.withColumn(DAY, f.coalesce(day, f.lit(UNKNOWN_DAY)))

@@ -20,7 +20,7 @@ _LOG = structlog.get_logger(__name__)
 BATCH_FOLDER: Final = "batch={:08d}"
 CHECKPOINT_FOLDER: Final = "_checkpoint"
 DAY: Final = "day"
-"""Column by which files are parted, if the rows have it."""
+"""Column by which files are parted, if they are."""
 
 
 @dataclass
@@ -42,19 +42,21 @@ def position_of(offset: object) -> Any:
     return None if found is None else to_offset(from_offset(found, None))
 
 
-def write_batches(rows: DataFrame, output: str, every_s: float | None, *, fail_on_data_loss: bool) -> Progress:
+def write_batches(
+    rows: DataFrame, output: str, every_s: float | None, *, fail_on_data_loss: bool, by_day: bool = False
+) -> Progress:
     """Write what there is now to files below `output`; with `every_s` go on until the process ends.
 
     The folder ``_checkpoint`` in the output keeps the position, where the next run goes on. Each batch has a folder of
     its own. One that is repeated after a failure replaces it, so any reader of the files finds each row once. One that
-    has fewer rows than the files does not.
+    has fewer rows than the files does not. ``by_day``: the rows have a column DAY, by which the files are parted.
 
     Raises:
         StreamingQueryException: the query failed. With `fail_on_data_loss` this is the case also when a repeated batch
             has fewer rows than its files; without it the files stay.
     """
     progress = Progress()
-    query = _start(rows, output.rstrip("/"), every_s, progress, fail_on_data_loss=fail_on_data_loss)
+    query = _start(rows, output.rstrip("/"), every_s, progress, fail_on_data_loss=fail_on_data_loss, by_day=by_day)
     try:
         query.awaitTermination()
     finally:
@@ -66,7 +68,7 @@ def write_batches(rows: DataFrame, output: str, every_s: float | None, *, fail_o
 
 
 def _start(
-    rows: DataFrame, output: str, every_s: float | None, progress: Progress, *, fail_on_data_loss: bool
+    rows: DataFrame, output: str, every_s: float | None, progress: Progress, *, fail_on_data_loss: bool, by_day: bool
 ) -> StreamingQuery:
     def write(batch: DataFrame, number: int) -> None:
         batch.persist()  # it is counted and written, and read once
@@ -74,7 +76,7 @@ def _start(
             count, folder = batch.count(), f"{output}/{BATCH_FOLDER.format(number)}"
             if keeps_files(folder, _rows_in(batch, folder), count, fail_on_data_loss=fail_on_data_loss):
                 return
-            _write(batch, folder)
+            _write(batch, folder, by_day=by_day)
         finally:
             batch.unpersist()
         progress.batches += 1
@@ -111,9 +113,9 @@ def _rows_in(batch: DataFrame, folder: str) -> int:
     return int(batch.sparkSession.read.schema(batch.schema).parquet(folder).count())
 
 
-def _write(batch: DataFrame, folder: str) -> None:
+def _write(batch: DataFrame, folder: str, *, by_day: bool) -> None:
     """Write a batch, with one file for each day: many small files would be slow to read."""
-    if DAY in batch.columns:
+    if by_day:
         batch.repartition(DAY).write.mode("overwrite").partitionBy(DAY).parquet(folder)
     else:
         batch.coalesce(1).write.mode("overwrite").parquet(folder)

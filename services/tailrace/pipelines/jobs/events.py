@@ -19,10 +19,10 @@ _TIMES: Final = ("timestamp", "date", "string")
 class Input:
     """The events of a stream.
 
-    ``schema``, as SQL writes columns (``"key string, n long"``), decodes events from JSON. Without one they have the
-    columns of the data source, with the bytes in ``value``. ``time_field`` is the column with the time of an event: a
-    TIMESTAMP, a DATE, text in ISO 8601, or a number of milliseconds since 1970; empty for none. ``options`` are further
-    options of the data source.
+    ``schema``, as SQL writes columns (``"key string, n long"``), decodes events from JSON, or as the option
+    ``valueFormat`` says. Without one they have the columns of the data source, with the bytes in ``value``.
+    ``time_field`` is the column with the time of an event: a TIMESTAMP, a DATE, text in ISO 8601, or a number of
+    milliseconds since 1970; empty for none. ``options`` are further options of the data source.
     """
 
     controller: str
@@ -41,7 +41,9 @@ class Input:
         reader = spark.readStream.format("tailrace").options(**self.options)
         reader = reader.option("controller", self.controller).option("stream", self.stream)
         if self.schema:
-            reader = reader.schema(self.schema).option("valueFormat", "json")
+            reader = reader.schema(self.schema)
+            if not any(name.lower() == "valueformat" for name in self.options):
+                reader = reader.option("valueFormat", "json")
         events = reader.load()
         if self.time_field:
             check_columns(events, "time field", (self.time_field,))

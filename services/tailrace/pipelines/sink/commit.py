@@ -17,7 +17,7 @@ from tailrace.common import limits, names
 from tailrace.common.errors import IllegalStateError, WriteConflictError
 from tailrace.common.task_groups import gather_bounded
 from tailrace.pipelines.sink.options import Unresolved
-from tailrace.pipelines.sink.query_record import Pending
+from tailrace.pipelines.sink.query_record import UNKNOWN, Pending
 
 if TYPE_CHECKING:
     import uuid
@@ -69,11 +69,12 @@ class QueryStore(Transactions, Protocol):
 
 @dataclass(frozen=True)
 class Attempt:
-    """A batch of a run of a query, and the transactions that its tasks wrote, in the order of its partitions."""
+    """A batch of a run of a query, the transactions of its tasks in the order of its partitions, and its rows."""
 
     run: str
     batch: int
     transactions: tuple[uuid.UUID, ...]
+    rows: int = UNKNOWN
 
 
 class Outcome(enum.Enum):
@@ -119,11 +120,14 @@ async def commit_batch(store: QueryStore, attempt: Attempt, unresolved: Unresolv
                 raise IllegalStateError(_doubt(started, pending, "is not in the stream, and the query has gone on"))
             await store.replace(started.committed() if outcome is Outcome.VISIBLE else started.given_up(), version)
             return outcome is Outcome.VISIBLE and pending == Pending(attempt.batch, attempt.transactions)
-        if started.has(attempt.batch) or not attempt.transactions:
+        is_repeated = started.has(attempt.batch)
+        if is_repeated and unresolved is not Unresolved.KEEP:
+            started.check_repeated(attempt.rows)
+        if is_repeated or not attempt.transactions:
             await abort_open(store, attempt.transactions)
             return True
         await gather_bounded(attempt.transactions, store.extend)
-        await store.replace(started.committing(attempt.batch, attempt.transactions), version)
+        await store.replace(started.committing(attempt.batch, attempt.transactions, attempt.rows), version)
         return False
 
     await _until_settled(step)

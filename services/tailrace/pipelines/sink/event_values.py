@@ -24,7 +24,11 @@ _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Check that the rows have the columns of the options. Raises BadRequestError for a missing or unfit one."""
+    """Check that the rows have the columns of the options, once. Raises BadRequestError for a missing or unfit one."""
+    named = schema.fieldNames()
+    for name in named if options.is_json else (options.value, options.routing_key):
+        if named.count(name) > 1:
+            raise BadRequestError(f"the rows have {named.count(name)} columns {name}: rename or drop all but one")
     wanted: list[tuple[str, tuple[type[DataType], ...]]] = []
     if not options.is_json:
         wanted.append((options.value, (BinaryType, StringType)))

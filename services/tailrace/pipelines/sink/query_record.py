@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAGIC: Final = b"TRSQ"
-VERSION: Final = 2
+VERSION: Final = 3
 HEADER: Final = struct.Struct(">4sBII")
 """Magic, version, length of the payload, CRC32C of version and payload."""
 NO_BATCH: Final = -1
 UNKNOWN: Final = -1
-"""The incarnation in records of version 1."""
+"""The incarnation in records of version 1, and the rows in those before version 3."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Pending:
 class QueryRecord:
     """What is known of a query: its starts in their order, its last complete batch, and the batch being committed.
 
-    ``last_batch`` is NO_BATCH before the first one. ``incarnation`` is that of the stream.
+    ``last_batch`` is NO_BATCH before the first one. ``incarnation`` is that of the stream. ``rows`` are those of the
+    batch being committed, or else of the last complete one.
     """
 
     query: str
@@ -49,6 +50,7 @@ class QueryRecord:
     last_batch: int = NO_BATCH
     pending: Pending | None = None
     incarnation: int = UNKNOWN
+    rows: int = UNKNOWN
 
     def on(self, incarnation: int) -> QueryRecord:
         """Return the record for that incarnation of the stream; it has no batch of an earlier one.
@@ -60,7 +62,7 @@ class QueryRecord:
             raise IllegalStateError(f"{self.stream} was deleted and created again: this run of {self.query} ends")
         if self.incarnation in (incarnation, UNKNOWN):
             return replace(self, incarnation=incarnation)
-        return replace(self, incarnation=incarnation, last_batch=NO_BATCH, pending=None)
+        return replace(self, incarnation=incarnation, last_batch=NO_BATCH, pending=None, rows=UNKNOWN)
 
     def started(self, run: str) -> QueryRecord:
         """Return the record with `run` as the newest start. Raises IllegalStateError: a later start has taken over."""
@@ -85,7 +87,20 @@ class QueryRecord:
             )
         return batch == self.last_batch
 
-    def committing(self, batch: int, transactions: Sequence[uuid.UUID]) -> QueryRecord:
+    def check_repeated(self, rows: int) -> None:
+        """Check that rows may be those of the last complete batch once more.
+
+        Raises:
+            IllegalStateError: there are more than it has; the checkpoint was copied before that batch was planned.
+        """
+        if rows > self.rows != UNKNOWN:
+            raise IllegalStateError(
+                f"query {self.query} has written batch {self.last_batch} to {self.stream} with {self.rows} rows, and "
+                f"now comes with {rows}: its checkpoint is an old copy, or a repeated batch has other rows. "
+                "Start it with its newest checkpoint, or once with unresolved=keep (the batch counts as written)"
+            )
+
+    def committing(self, batch: int, transactions: Sequence[uuid.UUID], rows: int = UNKNOWN) -> QueryRecord:
         """Return the record with a batch to commit. Raises BadRequestError: too many transactions."""
         assert self.pending is None
         assert batch > self.last_batch
@@ -94,7 +109,7 @@ class QueryRecord:
                 f"batch {batch} has {len(transactions)} partitions with rows, at most {limits.SPARK_TRANSACTIONS_MAX} "
                 "are possible: write fewer with coalesce()"
             )
-        return replace(self, pending=Pending(batch, tuple(transactions)))
+        return replace(self, pending=Pending(batch, tuple(transactions)), rows=rows)
 
     def committed(self) -> QueryRecord:
         """Return the record after the pending batch is visible."""
@@ -104,7 +119,7 @@ class QueryRecord:
     def given_up(self) -> QueryRecord:
         """Return the record without the pending batch, of which nothing is visible."""
         assert self.pending is not None
-        return replace(self, pending=None)
+        return replace(self, pending=None, rows=UNKNOWN)
 
 
 class _Payload(msgspec.Struct, frozen=True, array_like=True):
@@ -115,6 +130,7 @@ class _Payload(msgspec.Struct, frozen=True, array_like=True):
     pending_batch: int
     transactions: bytes
     incarnation: int = UNKNOWN
+    rows: int = UNKNOWN
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(_Payload)
@@ -132,6 +148,7 @@ def encode(record: QueryRecord) -> bytes:
             pending.batch,
             b"".join(each.bytes for each in pending.transactions),
             record.incarnation,
+            record.rows,
         )
     )
     return HEADER.pack(MAGIC, VERSION, len(payload), _checksum(VERSION, payload)) + payload
@@ -160,7 +177,7 @@ def decode(data: bytes, place: str) -> QueryRecord:
         raise CorruptionError(place, "the transactions of the record do not fit its batch")
     transactions = tuple(uuid.UUID(bytes=ids[at : at + 16]) for at in range(0, len(ids), 16))
     pending = Pending(found.pending_batch, transactions) if found.pending_batch >= 0 else None
-    return QueryRecord(found.query, found.stream, found.runs, found.last_batch, pending, found.incarnation)
+    return QueryRecord(found.query, found.stream, found.runs, found.last_batch, pending, found.incarnation, found.rows)
 
 
 def _checksum(version: int, payload: bytes) -> int:

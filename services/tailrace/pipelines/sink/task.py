@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskMessage(WriterCommitMessage):
-    """What a task reports to the driver: the query and its run, and its transaction; None when it had no rows."""
+    """What a task reports to the driver: the query and its run, and its transaction; None when it had no rows.
+
+    ``rows`` are those of the transaction.
+    """
 
     query: str
     run: str
     transaction: uuid.UUID | None
+    rows: int = 0
 
 
 def write_task(options: SinkOptions, query: str, run: str, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -52,7 +56,7 @@ def write_task(options: SinkOptions, query: str, run: str, batches: Iterator[pa.
         if not options.exactly_once:
             _write_at_once(client, options, encoder, batches)
             return TaskMessage(query, run, None)
-        return TaskMessage(query, run, _write_transaction(client, options, encoder, batches))
+        return TaskMessage(query, run, *_write_transaction(client, options, encoder, batches))
 
 
 async def _start_run(context: ClientContext, options: SinkOptions, query: str, run: str) -> None:
@@ -76,13 +80,16 @@ def _write_at_once(
 
 def _write_transaction(
     client: BlockingClient, options: SinkOptions, encoder: EventEncoder, batches: Iterator[pa.RecordBatch]
-) -> uuid.UUID | None:
-    """Return the transaction of the rows, durable and open; None without rows. It is aborted when writing fails.
+) -> tuple[uuid.UUID | None, int]:
+    """Return the transaction of the rows, durable and open, and how many there are; None without rows.
+
+    It is aborted when writing fails.
 
     Raises:
         StreamSealedError: the stream is sealed. IllegalStateError: the transaction has ended for another reason.
     """
     transaction: Transaction | None = None
+    rows = 0
     try:
         for batch in batches:
             if batch.num_rows == 0:
@@ -91,10 +98,11 @@ def _write_transaction(
             if transaction is None:
                 transaction = client.run(_begin(client.context, options))
             client.run(_write(transaction, groups))
+            rows += batch.num_rows
         if transaction is None:
-            return None
+            return None, 0
         client.run(_leave_open(transaction))
-        return transaction.transaction_id
+        return transaction.transaction_id, rows
     except BaseException as error:
         if transaction is not None:
             # The error that stopped the task is the one to report; without an abort the lease ends the transaction.

@@ -88,13 +88,14 @@ class _Written:
     run: str
     batch: int | None
     transactions: tuple[uuid.UUID, ...]
+    rows: int
 
     def unnumbered(self, context: ClientContext) -> StreamTransactions:
         return StreamTransactions(context, self.options.stream, self.options.lease_ms)
 
     async def numbered(self, context: ClientContext, batch: int) -> tuple[QueryTable, Attempt]:
         store = await QueryTable(context, self.options.stream, self.query, self.options.lease_ms).start()
-        return store, Attempt(self.run, batch, self.transactions)
+        return store, Attempt(self.run, batch, self.transactions, self.rows)
 
 
 async def _commit(context: ClientContext, written: _Written) -> None:
@@ -126,7 +127,7 @@ def _decide(
     if not options.exactly_once or not found:
         return
     ids = tuple(message.transaction for message in found if message.transaction is not None)
-    written = _Written(options, found[0].query, found[0].run, batch, ids)
+    written = _Written(options, found[0].query, found[0].run, batch, ids, sum(message.rows for message in found))
 
     async def bounded() -> None:
         try:

@@ -14,7 +14,7 @@ from tailrace.common import limits
 from tailrace.common.errors import StartError
 from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
-from tailrace.segmentstore.restore.container import look_at_log, newest_state, store_snapshot, write_log
+from tailrace.segmentstore.restore.container import look_at_log, lost_log, newest_state, store_snapshot, write_log
 from tailrace.segmentstore.restore.report import RestoredContainer, RestoreReport
 from tailrace.segmentstore.restore.survey import Survey, survey
 from tailrace.storage.obstores import open_object_store
@@ -168,6 +168,8 @@ class _Restore:
             if result.epoch and self._writes is not None:
                 self._writes.epoch(found.container, result.epoch)
             return result
+        if any(other.log_objects for other in self._surveys) and (found.snapshots or found.objects):
+            return lost_log(found)
         result, state = await newest_state(self._store, self._cluster_id, found)
         if state is not None and self._writes is not None:
             await self._writes.log(state)

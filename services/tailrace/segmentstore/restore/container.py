@@ -52,6 +52,16 @@ async def look_at_log(
     return result, log
 
 
+def lost_log(survey: Survey) -> RestoredContainer:
+    """Report a container whose log is missing in the store, where those of others are.
+
+    Its snapshot is left alone: a log in the folder would not be read, and a restored snapshot would stop the owner of
+    a log that is brought back.
+    """
+    problem = f"log/{survey.container}/ is missing in Tier 2, where other containers have their logs: bring it back"
+    return RestoredContainer(survey.container, "log", problem=problem)
+
+
 async def newest_state(
     store: ObjectStore, cluster_id: bytes, survey: Survey
 ) -> tuple[RestoredContainer, ContainerState | None]:

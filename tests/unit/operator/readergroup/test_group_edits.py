@@ -163,3 +163,20 @@ async def test_a_new_resource_that_differs_resets_nothing_when_the_group_comes_t
     hand.objects.edit(READER_GROUPS, "third", {"groupRefreshMs": 2345})
     await hand.look(READER_GROUPS, "third")
     assert (hand.condition(READER_GROUPS, "third", "Ready"), group.resets) == (("True", "InStep"), 1)
+
+
+@pytest.mark.parametrize("away", [ClusterState.DELETING, ClusterState.MISSING])
+async def test_a_cluster_that_comes_back_resets_no_group_that_an_application_has_reset(
+    hand: Hand, group: FakeGroup, away: ClusterState
+) -> None:
+    hand.objects.edit(READER_GROUPS, "first", {"groupRefreshMs": 1234})  # an edit that is carried out
+    await hand.look(READER_GROUPS, "first")
+    assert group.resets == 1
+    assert group.stored is not None
+    group.stored = dataclasses.replace(group.stored, max_outstanding_checkpoints=7)
+    await hand.look(READER_GROUPS, "first")
+    assert hand.condition(READER_GROUPS, "first", "Ready") == ("False", "ConfigurationMismatch")
+    for group.cluster in (away, ClusterState.EXISTS):
+        await hand.look(READER_GROUPS, "first")
+    assert (group.resets, group.stored.max_outstanding_checkpoints) == (1, 7), "nobody has edited the resource"
+    assert hand.condition(READER_GROUPS, "first", "Ready") == ("False", "ConfigurationMismatch")

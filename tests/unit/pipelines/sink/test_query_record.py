@@ -39,6 +39,7 @@ records = st.builds(
     st.integers(-1, 2**40),
     st.none() | st.builds(Pending, st.integers(0, 2**40), st.lists(st.uuids(), max_size=3).map(tuple)),
     st.integers(-1, 2**40),
+    st.integers(-1, 2**40),
 )
 
 
@@ -68,8 +69,8 @@ def test_damage_is_found(record: QueryRecord, data: st.DataObject) -> None:
 
 def test_a_newer_version_is_refused() -> None:
     payload = encode(RECORDS["empty"])[HEADER.size :]
-    newer = HEADER.pack(MAGIC, 3, len(payload), _checksum(3, payload)) + payload
-    with pytest.raises(FormatVersionError, match="version 3, this program reads up to 2"):
+    newer = HEADER.pack(MAGIC, 4, len(payload), _checksum(4, payload)) + payload
+    with pytest.raises(FormatVersionError, match="version 4, this program reads up to 3"):
         decode(newer, "here")
 
 

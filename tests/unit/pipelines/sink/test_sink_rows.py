@@ -129,3 +129,12 @@ def test_a_null_value_or_key_is_an_error(column: str) -> None:
     batch = pa.record_batch({"value": ["1", "2"], "k": ["a", "b"]} | {column: ["x", None]})
     with pytest.raises(BadRequestError, match=f"column {column} is null in 1 of 2 rows"):
         list(EventEncoder(options(routingKey="k")).groups(batch))
+
+
+@pytest.mark.parametrize("given", [{}, {"valueFormat": "json"}])
+def test_a_column_that_is_there_twice_is_an_error(given: dict[str, str]) -> None:
+    """As after `readings.join(bounds, "sensor")`: which of them has the events is not known."""
+    fields = [("value", BinaryType()), ("value", BinaryType()), ("sensor", StringType())]
+    schema = StructType([StructField(*field) for field in fields])
+    with pytest.raises(BadRequestError, match="2 columns value"):
+        check_columns(schema, options(**given))
