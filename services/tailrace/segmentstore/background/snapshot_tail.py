@@ -202,9 +202,7 @@ def _gaps(segment: Segment) -> Iterator[list[TailRun]]:
     for start, end in segment.chunks.gaps(segment.start_offset, segment.length):
         run = TailRun(segment, start, start)
         runs = [run]
-        for item in segment.pending:
-            if item.end <= start or item.offset >= end:
-                continue
+        for item in segment.pending.overlapping(start, end):
             stop = min(item.end, end)
             if run.end > run.start and stop - run.start > limits.FLUSH_OBJECT_MAX_BYTES:
                 run = TailRun(segment, run.end, run.end)

@@ -223,39 +223,35 @@ def _damage(segment: Segment, item: PendingAppend) -> MemoryDamageError:
 
 
 def _jobs(segments: Sequence[Segment], boundaries: Mapping[int, int]) -> list[_Job]:
-    """Return what to write: one object per run of a large segment, shared objects for small segments.
+    """Return what to write: one object per run of a large segment, shared objects for all other runs.
 
-    No run spans the boundary of its segment.
+    No run spans the boundary of its segment. Merges of what Tier 2 holds leave runs of single appends between them: one
+    object for each would never catch up.
     """
     jobs: list[_Job] = []
-    small: list[Segment] = []
+    small: _Job = []
     for segment in segments:
+        boundary = boundaries.get(segment.segment_id)
         if segment.pending.length_bytes >= _SHARED_MAX_BYTES // 4:
-            boundary = boundaries.get(segment.segment_id)
             runs = segment.pending.runs(limits.FLUSH_OBJECT_MAX_BYTES, limits.FLUSH_RUNS_PER_PASS_MAX, boundary)
             if len(runs) > 1 and runs[-1].length_bytes < _SHARED_MAX_BYTES // 4 and runs[-1].start != boundary:
                 del runs[-1]  # a later pass writes it together with later appends
-            jobs += [[(segment, run)] for run in runs]
-        elif segment.pending:
-            small.append(segment)
-    for batch in _batches(small):
-        jobs.append([(segment, run) for segment in batch for run in _small_runs(segment, boundaries)])
-    return jobs
+            if sum(run.length_bytes for run in runs) >= _SHARED_MAX_BYTES // 4:
+                jobs += [[(segment, run)] for run in runs]
+                continue
+        runs = segment.pending.runs(_SHARED_MAX_BYTES, limits.FLUSH_SMALL_RUNS_PER_PASS_MAX, boundary)
+        small += [(segment, run) for run in runs]
+    return jobs + _batches(small)
 
 
-def _small_runs(segment: Segment, boundaries: Mapping[int, int]) -> list[PendingAppends]:
-    boundary = boundaries.get(segment.segment_id)
-    return segment.pending.runs(_SHARED_MAX_BYTES, 1 if boundary is None else 2, boundary)
-
-
-def _batches(segments: Sequence[Segment]) -> list[list[Segment]]:
-    """Group small segments that share an object."""
-    batches: list[list[Segment]] = []
+def _batches(runs: _Job) -> list[_Job]:
+    """Group runs that share an object."""
+    batches: list[_Job] = []
     size = 0
-    for segment in segments:
-        if not batches or size + segment.pending.length_bytes > _SHARED_MAX_BYTES:
+    for segment, run in runs:
+        if not batches or size + run.length_bytes > _SHARED_MAX_BYTES:
             batches.append([])
             size = 0
-        batches[-1].append(segment)
-        size += segment.pending.length_bytes
+        batches[-1].append((segment, run))
+        size += run.length_bytes
     return batches

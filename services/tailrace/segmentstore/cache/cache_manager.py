@@ -19,7 +19,7 @@ from tailrace.common import limits
 from tailrace.kernel import BLOCK_BYTES, BlockCache, CacheView, blocks_needed
 from tailrace.segmentstore.cache.staged_tail import StagedTail
 from tailrace.segmentstore.cache.throttle import Throttle
-from tailrace.segmentstore.metadata.read_index import Entry, LogPlaces, ReadIndex
+from tailrace.segmentstore.metadata.read_index import Entry, FramePlaces, LogPlaces, ReadIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -175,7 +175,9 @@ class CacheManager:
         if tail.idle:
             self._settled(index, tail)
 
-    def add_log_places(self, index: ReadIndex, offset: int, length: int, places: LogPlaces) -> None:
+    def add_log_places(
+        self, index: ReadIndex, offset: int, length: int, places: LogPlaces | FramePlaces
+    ) -> None:
         """Add an entry for bytes that recovery leaves in the log."""
         index.add(Entry(index, offset, length, -1, places))
 
@@ -229,10 +231,12 @@ class CacheManager:
 
     def drop_below(self, index: ReadIndex, offset: int) -> None:
         """Free entries that end at or below `offset`; a tail entry that `make_evictable` would leave stays."""
-        for entry in index.between(0, offset):
-            if entry.end <= offset and self._close_tail(entry):
-                index.remove(entry)
-                self.drop(entry)
+        for entry in index.remove_below(offset):
+            self.drop(entry)
+        last = index.last
+        if last is not None and last.end <= offset and self._close_tail(last):
+            index.remove(last)
+            self.drop(last)
 
     def drop_all(self, index: ReadIndex) -> None:
         """Free all entries of an index."""

@@ -7,6 +7,7 @@ the cache while the cache has room; else it stays in the log too.
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from tailrace.segmentstore.cache.cache_manager import mark_tiered
 from tailrace.segmentstore.metadata import checkpoint, operation_log
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.missing_bytes import missing_bytes
+from tailrace.segmentstore.metadata.read_index import FramePlaces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _EarlyAppend:
-    """An append from before the checkpoint; merges shift its offset."""
+    """An append from before the checkpoint. ``begin_frame``: where its record begins; it may hold none of the data."""
 
     offset: int
     length: int
@@ -40,8 +42,52 @@ class _EarlyAppend:
     begin_frame: int
     places: LogPlaces
 
-    def shifted(self, shift: int) -> _EarlyAppend:
-        return _EarlyAppend(self.offset + shift, self.length, self.crc, self.begin_frame, self.places)
+
+class _EarlyAppends:
+    """Those of one segment, in columns: there may be as many as Tier 2 lacks."""
+
+    __slots__ = ("_ascend", "_begin_frames", "_crcs", "_lengths", "_offsets", "_spans", "_starts")
+
+    def __init__(self) -> None:
+        self._offsets = array("q")
+        self._lengths = array("I")
+        self._crcs = array("I")
+        self._begin_frames = array("q")
+        self._starts = array("I")  # in the payload of that frame; of other places `_spans` has them, by row
+        self._spans: dict[int, LogPlaces] = {}
+        self._ascend = True
+
+    def add(self, item: _EarlyAppend) -> None:
+        offset, places = item.offset, item.places
+        if self._offsets and offset < self._offsets[-1]:
+            self._ascend = False
+        start = 0
+        if len(places) == 1 and places[0][0] == item.begin_frame:
+            start = places[0][1]
+        else:
+            self._spans[len(self._offsets)] = places
+        self._offsets.append(offset)
+        self._lengths.append(item.length)
+        self._crcs.append(item.crc)
+        self._begin_frames.append(item.begin_frame)
+        self._starts.append(start)
+
+    def extend(self, others: _EarlyAppends, shift: int) -> None:
+        """Add others whose bytes a merge moved by `shift`."""
+        for row in range(len(others._offsets)):
+            self.add(others._item(row, shift))
+
+    def __iter__(self) -> Iterator[_EarlyAppend]:
+        """Iterate in the order of their offsets."""
+        rows: Iterable[int] = range(len(self._offsets))
+        if not self._ascend:
+            rows = sorted(rows, key=self._offsets.__getitem__)
+        return (self._item(row, 0) for row in rows)
+
+    def _item(self, row: int, shift: int) -> _EarlyAppend:
+        length, frame = self._lengths[row], self._begin_frames[row]
+        places = self._spans.get(row) or ((frame, self._starts[row], length),)
+        return _EarlyAppend(self._offsets[row] + shift, length, self._crcs[row], frame, places)
 
 
 class _Run:
@@ -66,7 +112,7 @@ class Recovery:
         self._cache = cache
         # A quarter of the cache stays free, so that the container can serve and flush at once.
         self._spare_blocks = cache.cache.max_bytes // (4 * BLOCK_BYTES)
-        self._early: dict[int, list[_EarlyAppend]] = {}
+        self._early: dict[int, _EarlyAppends] = {}
         self._runs: dict[int, _Run] = {}
         self.operations = 0
         self._checkpoint_frame = -1
@@ -123,7 +169,8 @@ class Recovery:
         if found is None:
             return 0
         place = f"checkpoint of container {self._state.container_id} as of {found.as_of_sequence}"
-        checkpoint.load(self._state, found.as_of_sequence, found.body, place)
+        for _ in checkpoint.load_in_steps(self._state, found.as_of_sequence, found.body, place):
+            await asyncio.sleep(0)
         return found.as_of_sequence
 
     def _check_order(self, sequence: int, expected: int, place: str) -> None:
@@ -145,12 +192,12 @@ class Recovery:
 
     def _early_run(self, frame_sequence: int, run: AppendRun) -> None:
         for offset, length, crc, start in _rows(run):
-            self._early_append(run.segment_id, offset, length, crc, ((frame_sequence, start, length),))
+            item = _EarlyAppend(offset, length, crc, frame_sequence, ((frame_sequence, start, length),))
+            self._early_append(run.segment_id, item)
 
-    def _early_append(self, segment_id: int, offset: int, length: int, crc: int, places: LogPlaces) -> None:
-        if not self._tiered(segment_id, offset, offset + length):
-            item = _EarlyAppend(offset, length, crc, places[0][0], places)
-            self._early.setdefault(segment_id, []).append(item)
+    def _early_append(self, segment_id: int, item: _EarlyAppend) -> None:
+        if not self._tiered(segment_id, item.offset, item.offset + item.length):
+            self._early.setdefault(segment_id, _EarlyAppends()).add(item)
 
     def _tiered(self, segment_id: int, start: int, end: int) -> bool:
         segment = self._state.segments.get(segment_id)
@@ -160,31 +207,38 @@ class Recovery:
         if isinstance(operation, ops.Append):
             length = len(operation.data)
             if length:
+                begin_frame = places[0][0]
                 data_places = _data_places(places, length)
-                self._early_append(operation.segment_id, operation.offset, length, operation.crc, data_places)
+                item = _EarlyAppend(operation.offset, length, operation.crc, begin_frame, data_places)
+                self._early_append(operation.segment_id, item)
         elif isinstance(operation, ops.Merge):
-            moved = self._early.pop(operation.source_id, [])
-            if moved:
-                target = self._early.setdefault(operation.target_id, [])
-                target.extend(item.shifted(operation.target_offset) for item in moved)
+            moved = self._early.pop(operation.source_id, None)
+            if moved is not None:
+                self._early.setdefault(operation.target_id, _EarlyAppends()).extend(moved, operation.target_offset)
 
     def _settle_early(self) -> None:
         early, self._early = self._early, {}
-        by_segment: dict[int, list[_EarlyAppend]] = {}
-        for segment_id, items in early.items():
+        by_segment: dict[int, _EarlyAppends] = {}
+        while early:
+            segment_id, items = early.popitem()
             resolved, shift = self._state.resolve(segment_id)
-            by_segment.setdefault(resolved, []).extend(item.shifted(shift) for item in items)
+            if resolved == segment_id and resolved not in by_segment:
+                by_segment[resolved] = items
+            else:
+                by_segment.setdefault(resolved, _EarlyAppends()).extend(items, shift)
         for segment_id, items in by_segment.items():
             segment = self._state.segments.get(segment_id)
-            if segment is None:
-                continue
-            left = []
-            for item in sorted(items, key=lambda each: each.offset):
-                start, end = max(item.offset, segment.start_offset), item.offset + item.length
-                if end > start and not segment.chunks.covers(start, end):
-                    left.append((item.offset, item.length, item.places))
-                    segment.pending.add(item.offset, item.length, item.crc, item.begin_frame)
-            self._leave_in_log(segment.read_index, left)
+            if segment is not None:
+                self._leave_in_log(segment.read_index, self._untiered(segment, items))
+
+    @staticmethod
+    def _untiered(segment: Segment, items: _EarlyAppends) -> Iterator[tuple[int, int, LogPlaces]]:
+        """Yield offset, length and places of those that Tier 2 lacks, and count them as pending."""
+        for item in items:
+            start, end = max(item.offset, segment.start_offset), item.offset + item.length
+            if end > start and not segment.chunks.covers(start, end):
+                segment.pending.add(item.offset, item.length, item.crc, item.begin_frame)
+                yield item.offset, item.length, item.places
 
     def _leave_in_log(self, index: ReadIndex, appends: Iterable[tuple[int, int, LogPlaces]]) -> None:
         """Point the read index to the log: one entry for consecutive appends in one frame.
@@ -211,7 +265,7 @@ class Recovery:
                 segment.pending.extend(run.offsets, run.lengths, run.crcs, placed.frame_sequence)
                 if not self._cached(segment.read_index, run.offset, run.data):
                     frame = placed.frame_sequence
-                    rows = [(offset, length, ((frame, start, length),)) for offset, length, _, start in _rows(run)]
+                    rows = ((offset, length, ((frame, start, length),)) for offset, length, _, start in _rows(run))
                     self._leave_in_log(segment.read_index, rows)
 
     def _apply_operation(self, placed: operation_log.Placed, place: str) -> None:
@@ -287,23 +341,31 @@ def _rows(run: AppendRun) -> Iterator[tuple[int, int, int, int]]:
     return zip(offsets, lengths, crcs, starts, strict=True)
 
 
-def _joined(appends: Iterable[tuple[int, int, LogPlaces]]) -> Iterator[tuple[int, int, LogPlaces]]:
+def _joined(
+    appends: Iterable[tuple[int, int, LogPlaces]],
+) -> Iterator[tuple[int, int, LogPlaces | FramePlaces]]:
     """Join appends that follow each other in the segment and are in the same frame; others stay as they are.
 
     An append that spans frames stays alone: the log keeps its first frame for it alone.
     """
-    start, end = 0, 0
-    places: list[tuple[int, int, int]] = []
+    start = end = 0
+    places: LogPlaces | FramePlaces = ()
+    frame = -1
     for offset, length, its in appends:
-        if places and offset == end and len(its) == 1 and places[-1][0] == its[0][0] == places[0][0]:
+        if offset == end and len(its) == 1 and its[0][0] == frame:
+            if not isinstance(places, FramePlaces):
+                ((_, at, size),) = places
+                places = FramePlaces(frame)
+                places.add(at, size)
+            places.add(its[0][1], its[0][2])
             end += length
-            places.extend(its)
             continue
-        if places:
-            yield start, end - start, tuple(places)
-        start, end, places = offset, offset + length, list(its)
-    if places:
-        yield start, end - start, tuple(places)
+        if end > start:
+            yield start, end - start, places
+        start, end, places = offset, offset + length, its
+        frame = its[0][0] if len(its) == 1 else -1
+    if end > start:
+        yield start, end - start, places
 
 
 def _data_places(places: LogPlaces, length: int) -> LogPlaces:

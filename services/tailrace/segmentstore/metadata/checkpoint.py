@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore.api import is_core_attribute
 from tailrace.segmentstore.metadata import fields
@@ -67,18 +68,26 @@ def load(state: ContainerState, as_of_sequence: int, body: fields.Buffer, place:
     Raises:
         CorruptionError: the body is damaged. FormatVersionError: it is of a newer format.
     """
+    for _ in load_in_steps(state, as_of_sequence, body, place):
+        pass
+
+
+def load_in_steps(state: ContainerState, as_of_sequence: int, body: fields.Buffer, place: str) -> Iterator[None]:
+    """Do the same, and yield after some segments: a container has thousands, which take a second. Raises as `load`."""
     try:
-        _load(state, as_of_sequence, fields.Reader(body, place), place)
+        yield from _load(state, as_of_sequence, fields.Reader(body, place), place)
     except ValueError as error:
         raise CorruptionError(place, str(error)) from error
 
 
-def _load(state: ContainerState, as_of_sequence: int, reader: fields.Reader, place: str) -> None:
+def _load(state: ContainerState, as_of_sequence: int, reader: fields.Reader, place: str) -> Iterator[None]:
     """Fill the state. Raises as `load`, and ValueError when parts contradict each other."""
     state.epoch = _load_header(reader, state.container_id, as_of_sequence, place)
-    for segment in _load_segments(reader, as_of_sequence, state.untiered):
+    for number, segment in enumerate(_load_segments(reader, as_of_sequence, state.untiered), 1):
         state.add_segment(segment)
         state.use_objects_of(segment)
+        if number % limits.CHECKPOINT_SEGMENTS_PER_TURN == 0:
+            yield
     for name, item in _load_merged(reader):
         state.merged[name] = item
         state.moves[item.source_id] = (item.target_id, item.target_offset)

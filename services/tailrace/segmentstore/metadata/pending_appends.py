@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from itertools import compress, islice, starmap
+from itertools import islice, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.segmentstore.metadata.untiered_room import APPEND_BYTES, UntieredRoom
@@ -123,6 +123,37 @@ class PendingAppends:
         last = bisect_left(self._offsets, offset, self._first) - 1
         return last >= self._first and self._offsets[last] + self._lengths[last] > offset
 
+    def overlapping(self, start: int, end: int) -> Iterator[PendingAppend]:
+        """Return those with any byte in [start, end), in order, as of now."""
+        first, last = self._rows(start, end)
+        columns = (self._offsets, self._lengths, self._crcs, self._frames)
+        return starmap(PendingAppend, zip(*(column[first:last] for column in columns), strict=True))
+
+    def _rows(self, start: int, end: int) -> tuple[int, int]:
+        """Return the first of the rows with any byte in [start, end), and the one behind the last."""
+        first = max(bisect_right(self._offsets, start, self._first) - 1, self._first)
+        if first < len(self._offsets) and self._offsets[first] + self._lengths[first] <= start:
+            first += 1
+        return first, bisect_left(self._offsets, end, first)
+
+    def remove_tiered(self, start: int, end: int, covered: Callable[[int, int], bool]) -> None:
+        """Remove those within [start, end), and those on its edges of which ``covered(offset, end)`` is true."""
+        first, last = self._rows(start, end)
+        if first < last and self._offsets[first] < start and not covered(*self._span(first)):
+            first += 1
+        if first < last and self._span(last - 1)[1] > end and not covered(*self._span(last - 1)):
+            last -= 1
+        if first == self._first:
+            self.remove_first(last - first)
+        elif first < last:  # a merged source was flushed before the target's own bytes: the gap is in the middle
+            self._room.remove_appends(last - first)
+            self.length_bytes -= sum(self._lengths[first:last])
+            for column in (self._offsets, self._lengths, self._crcs, self._frames):
+                del column[first:last]
+
+    def _span(self, row: int) -> tuple[int, int]:
+        return self._offsets[row], self._offsets[row] + self._lengths[row]
+
     def remove_first(self, count: int) -> None:
         """Remove so many of the oldest ones."""
         self._room.remove_appends(count)
@@ -133,17 +164,6 @@ class PendingAppends:
                 del column[: self._first]
             self._first = 0
             self._frames_ascend |= not self._offsets
-
-    def keep(self, wanted: Callable[[PendingAppend], bool]) -> None:
-        """Remove all but those for which ``wanted`` returns True."""
-        kept = [wanted(item) for item in self]
-        self._room.remove_appends(kept.count(False))
-        first, self._first = self._first, 0
-        self._offsets = array("q", compress(self._offsets[first:], kept))
-        self._lengths = array("I", compress(self._lengths[first:], kept))
-        self._crcs = array("I", compress(self._crcs[first:], kept))
-        self._frames = array("q", compress(self._frames[first:], kept))
-        self.length_bytes = sum(self._lengths)
 
     def runs(self, max_bytes: int, max_runs: int, boundary: int | None = None) -> list[PendingAppends]:
         """Return copies of the first contiguous runs, each at most `max_bytes` long unless one append is longer.

@@ -7,7 +7,9 @@ Pure bookkeeping; the cache manager owns the bytes.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +17,25 @@ if TYPE_CHECKING:
 
 LogPlaces = tuple[tuple[int, int, int], ...]
 """Fragments of the data in the log: (frame sequence, offset in the payload, length)."""
+
+
+class FramePlaces:
+    """Places in one frame, in columns: recovery may leave many small appends there."""
+
+    __slots__ = ("_lengths", "_starts", "sequence")
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self._starts = array("I")
+        self._lengths = array("I")
+
+    def add(self, start: int, length: int) -> None:
+        """Add a place behind all others."""
+        self._starts.append(start)
+        self._lengths.append(length)
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        return zip(repeat(self.sequence), self._starts, self._lengths)
 
 
 class Entry:
@@ -26,7 +47,9 @@ class Entry:
 
     __slots__ = ("address", "evictable", "length", "offset", "owner", "places")
 
-    def __init__(self, owner: ReadIndex, offset: int, length: int, address: int, places: LogPlaces = ()) -> None:
+    def __init__(
+        self, owner: ReadIndex, offset: int, length: int, address: int, places: LogPlaces | FramePlaces = ()
+    ) -> None:
         self.owner = owner
         self.offset = offset
         self.length = length
@@ -117,6 +140,17 @@ class ReadIndex:
             raise KeyError(entry.offset)
         del self._starts[index]
         del self._entries[index]
+
+    def remove_below(self, offset: int) -> list[Entry]:
+        """Remove and return the entries that end at or below `offset`, but for the last entry of the index."""
+        count = min(bisect_left(self._starts, offset), len(self._entries) - 1)
+        if count > 0 and self._entries[count - 1].end > offset:
+            count -= 1
+        if count <= 0:
+            return []
+        removed = self._entries[:count]
+        del self._starts[:count], self._entries[:count]
+        return removed
 
     def clear(self) -> list[Entry]:
         """Remove and return all entries."""

@@ -225,23 +225,17 @@ class Segment:
 
     def drop_pending_below(self, offset: int) -> None:
         """Forget appends that end at or below `offset`."""
-        self._drop_first_pending(lambda item: item.end <= offset)
-
-    def drop_tiered(self, ref: ChunkRef) -> None:
-        """Forget appends that Tier 2 holds entirely, after `ref` was added."""
-        pending, covers, start = self.pending, self.chunks.covers, self.start_offset
-        self._drop_first_pending(lambda item: item.end <= ref.end and covers(max(item.offset, start), item.end))
-        if pending and pending.start < ref.segment_offset:
-            # A merged source was flushed before the target's own bytes: the gap is in the middle.
-            pending.keep(lambda item: not covers(max(item.offset, start), item.end))
-
-    def _drop_first_pending(self, unwanted: Callable[[PendingAppend], bool]) -> None:
         count = 0
         for item in self.pending:
-            if not unwanted(item):
+            if item.end > offset:
                 break
             count += 1
         self.pending.remove_first(count)
+
+    def drop_tiered(self, ref: ChunkRef) -> None:
+        """Forget appends that Tier 2 holds entirely, after `ref` was added."""
+        covers, start = self.chunks.covers, self.start_offset
+        self.pending.remove_tiered(ref.segment_offset, ref.end, lambda begin, end: covers(max(begin, start), end))
 
     def reset_staged(self) -> None:
         """Make the staged view equal to the committed one (after replay)."""

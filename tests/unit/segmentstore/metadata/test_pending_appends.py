@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +10,7 @@ from tailrace.segmentstore.metadata.pending_appends import PendingAppend, Pendin
 
 Change = tuple[str, int, int]
 CHANGES = st.lists(
-    st.tuples(st.sampled_from(["add", "add", "add", "gap", "remove", "keep"]), st.integers(1, 50), st.integers(0, 9)),
+    st.tuples(st.sampled_from(["add", "add", "add", "gap", "remove", "tiered"]), st.integers(1, 50), st.integers(0, 9)),
     max_size=60,
 )
 
@@ -35,8 +33,15 @@ def runs_of(
     return runs
 
 
-def _kept(number: int) -> Callable[[PendingAppend], bool]:
-    return lambda item: item.crc % 10 != number
+def _covered(begin: int, end: int) -> bool:
+    """Whether Tier 2 holds an append that lies on an edge of what it was just given."""
+    return (begin + end) % 3 > 0
+
+
+def _is_tiered(item: PendingAppend, start: int, end: int) -> bool:
+    if item.end <= start or item.offset >= end:
+        return False
+    return (start <= item.offset and item.end <= end) or _covered(item.offset, item.end)
 
 
 @given(
@@ -59,8 +64,9 @@ def test_like_a_list(changes: list[Change], max_bytes: int, max_runs: int, bound
             del model[:count]
             pending.remove_first(count)
         else:
-            model = [item for item in model if _kept(other)(item)]
-            pending.keep(_kept(other))
+            first = end * other // 10
+            model = [item for item in model if not _is_tiered(item, first, first + length)]
+            pending.remove_tiered(first, first + length, _covered)
         assert list(pending) == model
         assert len(pending) == len(model)
         assert pending.length_bytes == sum(item.length for item in model)
@@ -74,6 +80,8 @@ def test_like_a_list(changes: list[Change], max_bytes: int, max_runs: int, bound
         at = boundary or 0
         assert pending.count_before(at) == sum(item.offset < at for item in model)
         assert pending.splits(at) == any(item.offset < at < item.end for item in model)
+        found = list(pending.overlapping(at, at + max_bytes))
+        assert found == [item for item in model if item.end > at and item.offset < at + max_bytes]
 
 
 def test_a_small_append_takes_few_bytes() -> None:
