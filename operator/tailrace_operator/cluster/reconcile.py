@@ -177,9 +177,7 @@ class StreamClusterReconciler:
         await self._prune(plan, workloads)
         return await self._outcome(manifest, spec, workloads, [accepted, usable, rules])
 
-    def _plan(
-        self, manifest: Manifest, spec: StreamClusterSpec, credentials: str, running_workers: int = 0
-    ) -> Plan:
+    def _plan(self, manifest: Manifest, spec: StreamClusterSpec, credentials: str, running_workers: int = 0) -> Plan:
         metadata = manifest["metadata"]
         return Plan(
             name=metadata["name"],

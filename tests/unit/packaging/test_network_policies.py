@@ -1,4 +1,4 @@
-"""`networkPolicy.monitoring: []` lets nobody read metrics. An empty `from` of a NetworkPolicy would let in everybody."""
+"""`networkPolicy.monitoring: []` lets nobody read metrics. An empty `from` would let in everybody."""
 
 from __future__ import annotations
 

@@ -175,9 +175,7 @@ class CacheManager:
         if tail.idle:
             self._settled(index, tail)
 
-    def add_log_places(
-        self, index: ReadIndex, offset: int, length: int, places: LogPlaces | FramePlaces
-    ) -> None:
+    def add_log_places(self, index: ReadIndex, offset: int, length: int, places: LogPlaces | FramePlaces) -> None:
         """Add an entry for bytes that recovery leaves in the log."""
         index.add(Entry(index, offset, length, -1, places))
 

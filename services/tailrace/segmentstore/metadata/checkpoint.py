@@ -111,9 +111,7 @@ def _load_header(reader: fields.Reader, container_id: int, as_of_sequence: int, 
     return epoch
 
 
-def _load_segments(
-    reader: fields.Reader, sequence: int, untiered: UntieredRoom | None = None
-) -> Iterator[Segment]:
+def _load_segments(reader: fields.Reader, sequence: int, untiered: UntieredRoom | None = None) -> Iterator[Segment]:
     for _ in range(reader.u32()):
         yield _load_segment(reader, sequence, untiered)
 

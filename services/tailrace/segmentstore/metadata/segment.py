@@ -23,10 +23,9 @@ from tailrace.segmentstore.metadata.pending_appends import PendingAppends
 from tailrace.segmentstore.metadata.read_index import ReadIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from tailrace.segmentstore.metadata.fields import Attributes, ChunkRef
-    from tailrace.segmentstore.metadata.pending_appends import PendingAppend
     from tailrace.segmentstore.metadata.segment_rate import SegmentRate
     from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 

@@ -12,17 +12,15 @@ from tailrace.client import BlockingClient
 
 
 def commit_inside(client: BlockingClient) -> None:
-    with client.transactional_writer("s/t") as transactions:
-        with transactions.begin() as transaction:
-            transaction.write_event(b"t", "key")
-            transaction.commit()
+    with client.transactional_writer("s/t") as transactions, transactions.begin() as transaction:
+        transaction.write_event(b"t", "key")
+        transaction.commit()
 
 
 def fail_after_commit(client: BlockingClient) -> None:
-    with client.transactional_writer("s/t") as transactions:
-        with transactions.begin() as transaction:
-            transaction.commit()
-            raise KeyError("the application's own")
+    with client.transactional_writer("s/t") as transactions, transactions.begin() as transaction:
+        transaction.commit()
+        raise KeyError("the application's own")
 
 
 async def test_a_block_may_commit_by_itself(controller: Any) -> None:

@@ -43,7 +43,8 @@ async def test_events_that_a_dead_reader_leaves_to_be_read_again_are_unread(
     async with asyncio.timeout(120):
         while (await group.state()).last_read != {SEGMENT: length}:  # it has read and reported all
             await reader.read_events(10, 20)
-    assert reader._member is not None and reader._member._heart is not None
+    assert reader._member is not None
+    assert reader._member._heart is not None
     await reader._member._heart.stop()  # its process dies
     await group.reader_offline("r1")
     state = await group.state()

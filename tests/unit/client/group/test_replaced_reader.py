@@ -28,7 +28,8 @@ async def test_a_replaced_reader_ends_when_cuts_are_asked_for(
     group = await manager.open("g")
     old = await EventReader(context, "s", "g", "r1").start()
     await old.read_events(1, 0)
-    assert old._member is not None and old._member._heart is not None
+    assert old._member is not None
+    assert old._member._heart is not None
     await old._member._heart.stop()
     synchronizer = group._synchronizer
     await synchronizer.update_unconditionally([r.CreateCheckpoint("1_SILENT_")])
@@ -50,8 +51,11 @@ async def test_a_replaced_reader_ends_when_cuts_are_asked_for(
         await answer(member, checkpoint, positions)
 
     monkeypatch.setattr(GroupMember, "answer", answered)
-    async with asyncio.timeout(120):
-        with pytest.raises(ReinitializationRequiredError):
-            while True:
-                await asyncio.sleep(0.01)
-                await old.read_events(1, 0)
+
+    async def read_on() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            await old.read_events(1, 0)
+
+    with pytest.raises(ReinitializationRequiredError):
+        await asyncio.wait_for(read_on(), 120)

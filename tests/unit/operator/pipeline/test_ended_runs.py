@@ -39,7 +39,7 @@ def test_a_run_that_has_ended_is_the_last_one_also_when_the_next_one_runs() -> N
 
 
 def test_executors_of_a_driver_that_has_ended_are_removed() -> None:
-    """The pod of a killed driver stays with its Job, so no garbage collector takes an executor that waits for a node."""
+    """The pod of a killed driver stays with its Job, so nothing else takes an executor that waits for a node."""
     pods = [
         pod("driver", "d1", "j", "Failed", EARLIER, terminated={"exitCode": 137, "reason": "OOMKilled"}),
         pod("executor", "e1", "d1", "Pending", EARLIER),

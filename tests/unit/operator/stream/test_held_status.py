@@ -1,4 +1,4 @@
-"""A busy stream that a reader group holds back does not write its status with every look (docs/kubernetes.md#streams)."""
+"""A busy stream that a reader group holds back does not write its status with every look (docs/kubernetes.md)."""
 
 from __future__ import annotations
 
@@ -29,17 +29,27 @@ def found(kind: str, minute: int) -> StreamDescription:
     sizes = int(10_000_000_000 * 1.01**minute)
     policy = RetentionPolicy(RetentionType[kind.upper()], 1, UNLIMITED)
     config = StreamConfig(ScalingPolicy.fixed(1), retention=policy)
-    holder = Holder("shop/billing", unread_bytes=sizes // 2, unread_before_ms=NOW_MS - 4 * 3_600_000 + minute * MINUTE_MS)
+    holder = Holder(
+        "shop/billing", unread_bytes=sizes // 2, unread_before_ms=NOW_MS - 4 * 3_600_000 + minute * MINUTE_MS
+    )
     return StreamDescription(config, str(ME), 7, "active", 0, 1, 0, sizes, None, (holder,))
 
 
 def changes(kind: str, minute: int, status: dict[str, Any] | None) -> Changes:
-    manifest = {"metadata": {"name": "orders", "namespace": "here", "uid": "uid", "generation": 1}, "status": status or {}}
+    manifest = {
+        "metadata": {"name": "orders", "namespace": "here", "uid": "uid", "generation": 1},
+        "status": status or {},
+    }
     spec = StreamSpec.parse({**manifest, "spec": SPECS[kind]})
     now_ms = NOW_MS + minute * MINUTE_MS
     one = found(kind, minute)
     moment = conditions.Moment(now_ms)
-    said = (conditions.accepted(), conditions.ready(one), conditions.scaling(spec, one), conditions.retention(spec, one, moment))
+    said = (
+        conditions.accepted(),
+        conditions.ready(one),
+        conditions.scaling(spec, one),
+        conditions.retention(spec, one, moment),
+    )
     outcome = Outcome(said, conditions.numbers(one, ME), measured=conditions.measured(spec, one, now_ms))
     return changes_of(manifest, outcome, 1, time_text(now_ms))
 
@@ -61,8 +71,10 @@ def test_what_a_subscriber_holds_back_is_no_reason_to_write_each_minute(kind: st
 
 def test_what_is_held_back_is_written_at_once_when_it_begins() -> None:
     status: dict[str, Any] = dict(changes("Size", 0, None).status or {})
-    before = [{**one, "reason": "Enforced", "status": "True"} if one["type"] == "RetentionEnforced" else one
-              for one in status["conditions"]]
+    before = [
+        {**one, "reason": "Enforced", "status": "True"} if one["type"] == "RetentionEnforced" else one
+        for one in status["conditions"]
+    ]
     made = changes("Size", 1, {**status, "conditions": before})
     assert made.status is not None
     assert "HeldBySubscriber" in str(made.status["conditions"])

@@ -26,7 +26,7 @@ class Rows:
 
     coalesce = mode = repartition
 
-    def partitionBy(self, column: str) -> Rows:  # noqa: N802
+    def partitionBy(self, column: str) -> Rows:
         self.parted.append(column)
         return self
 

@@ -32,7 +32,9 @@ class Server:
     @property
     def visible(self) -> list[bytes]:
         """Events of committed transactions."""
-        return [event for each, state in self.states.items() if state.name == "COMMITTED" for event in self.events[each]]
+        return [
+            event for each, state in self.states.items() if state.name == "COMMITTED" for event in self.events[each]
+        ]
 
     # -- the port of the sink
     async def start(self) -> Server:

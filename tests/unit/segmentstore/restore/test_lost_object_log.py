@@ -1,4 +1,4 @@
-"""A cluster whose logs are in Tier 2, of which one container's log is lost: the restore must not report it as restored."""
+"""A cluster whose logs are in Tier 2, of which one is lost: the restore does not report that container as restored."""
 
 from __future__ import annotations
 
