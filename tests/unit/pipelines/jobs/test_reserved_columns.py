@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,12 +13,14 @@ from tailrace.pipelines.jobs import batch_files
 from tailrace.pipelines.jobs.archive import archive
 from tailrace.pipelines.jobs.events import Input
 
+SPARK: Any = None
+
 
 class Rows:
     """A batch that notes how it is written."""
 
     def __init__(self, *columns: str) -> None:
-        self.columns, self.parted = list(columns), []
+        self.columns, self.parted = list(columns), list[str]()
         self.write = self
 
     def repartition(self, *_: str) -> Rows:
@@ -37,7 +39,7 @@ def test_a_column_day_in_other_case_is_refused_too(monkeypatch: pytest.MonkeyPat
     """`withColumn("day")` would replace the events' own `Day`: its values would be in no file."""
     monkeypatch.setattr(Input, "open", lambda *_: Rows("Day", "at"))
     with pytest.raises(BadRequestError, match="day"):
-        archive(Any, Input("tcp://c:1", "s/t", "Day string, at timestamp", "at"), "out")
+        archive(SPARK, Input("tcp://c:1", "s/t", "Day string, at timestamp", "at"), "out")
 
 
 def test_a_key_called_day_is_a_column_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,10 +51,10 @@ def test_a_key_called_day_is_a_column_of_the_files(monkeypatch: pytest.MonkeyPat
 
     def start(counted: Rows, output: str, every_s: float | None, progress: Any, **options: Any) -> Any:
         options.pop("fail_on_data_loss")
-        batch_files._write(counted, output, **options)  # as foreachBatch does
+        batch_files._write(cast("Any", counted), output, **options)  # as foreachBatch does
         return SimpleNamespace(awaitTermination=lambda: None, stop=lambda: None, lastProgress=None)
 
     monkeypatch.setattr(batch_files, "_start", start)
     windows = aggregating.Windows("1 day", keys=("day",))
-    aggregating.aggregate(Any, Input("tcp://c:1", "s/t", "day string, at timestamp", "at"), windows, "out")
+    aggregating.aggregate(SPARK, Input("tcp://c:1", "s/t", "day string, at timestamp", "at"), windows, "out")
     assert rows.parted == []
