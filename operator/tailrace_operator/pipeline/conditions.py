@@ -76,7 +76,8 @@ def _running(spec: PipelineSpec, seen: Observed, *, failing: bool) -> Condition:
         return Condition(RUNNING, Status.FALSE, reason, message, warn_on=Status.FALSE if warn else None)
 
     failed = f"The last attempt failed: {seen.last_error}." if seen.last_error else ""
-    if seen.last is not None and not seen.last.succeeded and (spec.schedule is None or seen.driver is None):
+    is_between = seen.driver is None and not seen.goes_on
+    if seen.last is not None and not seen.last.succeeded and (spec.schedule is None or is_between):
         return not_running("Failed", f"The run has failed: {seen.last.message or 'no reason given'}.", warn=True)
     if spec.suspend and seen.left:
         return _stopping(f"the end of {named(seen.left)}")

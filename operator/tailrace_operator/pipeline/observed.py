@@ -49,6 +49,7 @@ class Observed:
     ``driver``: the newest driver pod that has not ended and is not being deleted. ``left``: all pods that have not
     ended, drivers first. ``ended_executors``: those to remove, also of drivers that have ended: one that waits for a
     node would wait for ever. ``last``: the last run of a workload that ends.
+    ``goes_on``: the newest Job has not ended, also when it waits for its next attempt.
     """
 
     driver: Manifest | None
@@ -58,6 +59,7 @@ class Observed:
     ended_executors: tuple[Manifest, ...]
     last_error: str
     last: LastRun | None
+    goes_on: bool = False
 
     @property
     def held_up(self) -> tuple[Manifest, ...]:
@@ -97,6 +99,7 @@ def observe(kind: Kind, workload: Manifest | None, jobs: Iterable[Manifest], pod
         ended_executors=tuple(pod for pod in executors if has_ended(pod) or _owners(pod) & gone),
         last_error=_last_error(drivers),
         last=_last_run(end, [pod for pod in drivers if _is_of(pod, ended)]) if ended and end else None,
+        goes_on=job is not None and end_of_job(job) is None,
     )
 
 

@@ -85,6 +85,8 @@ def _title(item: RestoredContainer) -> str:
     from datetime import UTC, datetime
 
     name = f"container {item.container}"
+    if item.problem:
+        return f"{name}: not restored"
     if item.source == "nothing":
         return f"{name}: not in Tier 2, starts empty"
     if item.time_ms is None:

@@ -155,7 +155,8 @@ class Connection(asyncio.BufferedProtocol):
         except asyncio.CancelledError:
             if not future.done() and place not in self._left_reads:
                 self._left_reads[place] = request_id, future
-                future.add_done_callback(lambda done: self._drop_read(place, request_id, done))
+                if request_id == command.request_id:  # once for each request: polls may go on for days
+                    future.add_done_callback(lambda done: self._drop_read(place, request_id, done))
             raise
         finally:
             if self._left_reads.get(place) != (request_id, future):

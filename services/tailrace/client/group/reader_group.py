@@ -360,6 +360,7 @@ async def _from_last_checkpoint(context: ClientContext, state: GroupState) -> Re
     if not state.last_checkpoint and not state.end_of_data:
         return state.config
     starting: dict[str, StreamCut | None] = {**await complete_cuts(context, state.last_checkpoint or {})}
-    for scoped in state.config.starting.keys() - starting.keys():
-        starting[scoped] = state.config.ending.get(scoped) or await StreamManager(context).tail(scoped)
+    for scoped in state.config.starting:
+        if scoped not in starting:
+            starting[scoped] = state.config.ending.get(scoped) or await StreamManager(context).tail(scoped)
     return dataclasses.replace(state.config, starting=starting)

@@ -185,7 +185,7 @@ class SegmentWriter:
         except Exception as error:
             self._large = None
             known = as_known(error, f"the writing of a large event to {self.segment}")
-            if not isinstance(known, UnavailableError):
+            if not isinstance(known, UnavailableError | BadEventNumberError):
                 self._large_failure = known  # it ends the writer, also when no session is there to report it to
             self._report(known)
             return

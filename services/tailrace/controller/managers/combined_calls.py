@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -51,8 +52,9 @@ class CombinedCalls(Generic[K, A, R]):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         queue.append(one)
+        ends_s = deadline_s()
         try:
-            async with asyncio.timeout_at(deadline_s()) as wait:
+            async with asyncio.timeout_at(ends_s if math.isfinite(ends_s) else None) as wait:
                 return await one.result
         except TimeoutError as error:
             if not wait.expired():

@@ -14,6 +14,7 @@ from tailrace.client.writer.transactions import TransactionalWriter
 from tailrace.common.errors import IllegalStateError, TailraceError
 from tailrace.pipelines.sink.commit import start_run
 from tailrace.pipelines.sink.event_values import EventEncoder
+from tailrace.pipelines.sink.query_record import UNKNOWN
 from tailrace.pipelines.sink.query_table import QueryTable
 from tailrace.pipelines.sink.sealed_stream import reason_to_report
 
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 class TaskMessage(WriterCommitMessage):
     """What a task reports to the driver: the query and its run, and its transaction; None when it had no rows.
 
-    ``rows`` are those of the transaction.
+    ``rows`` are those of the transaction; UNKNOWN in a message of an earlier version.
     """
 
     query: str
     run: str
     transaction: uuid.UUID | None
-    rows: int = 0
+    rows: int = UNKNOWN
 
 
 def write_task(options: SinkOptions, query: str, run: str, batches: Iterator[pa.RecordBatch]) -> TaskMessage:

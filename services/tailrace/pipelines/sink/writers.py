@@ -15,6 +15,7 @@ from tailrace.common.errors import DeadlineError, IllegalStateError
 from tailrace.common.ports import new_uuid
 from tailrace.common.real_ports import SystemEntropy
 from tailrace.pipelines.sink.commit import Attempt, abort_batch, abort_open, commit_all, commit_batch
+from tailrace.pipelines.sink.query_record import UNKNOWN
 from tailrace.pipelines.sink.query_table import QueryTable, StreamTransactions
 from tailrace.pipelines.sink.task import TaskMessage, write_task
 
@@ -127,7 +128,8 @@ def _decide(
     if not options.exactly_once or not found:
         return
     ids = tuple(message.transaction for message in found if message.transaction is not None)
-    written = _Written(options, found[0].query, found[0].run, batch, ids, sum(message.rows for message in found))
+    rows = UNKNOWN if any(message.rows == UNKNOWN for message in found) else sum(message.rows for message in found)
+    written = _Written(options, found[0].query, found[0].run, batch, ids, rows)
 
     async def bounded() -> None:
         try:

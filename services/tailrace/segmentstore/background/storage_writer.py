@@ -239,8 +239,12 @@ def _jobs(segments: Sequence[Segment], boundaries: Mapping[int, int]) -> list[_J
             if sum(run.length_bytes for run in runs) >= _SHARED_MAX_BYTES // 4:
                 jobs += [[(segment, run)] for run in runs]
                 continue
-        runs = segment.pending.runs(_SHARED_MAX_BYTES, limits.FLUSH_SMALL_RUNS_PER_PASS_MAX, boundary)
-        small += [(segment, run) for run in runs]
+        left = limits.FLUSH_RUNS_PER_PASS_MAX * limits.FLUSH_OBJECT_MAX_BYTES  # a long backlog may follow small runs
+        for run in segment.pending.runs(_SHARED_MAX_BYTES, limits.FLUSH_SMALL_RUNS_PER_PASS_MAX, boundary):
+            small.append((segment, run))
+            left -= run.length_bytes
+            if left <= 0:
+                break
     return jobs + _batches(small)
 
 

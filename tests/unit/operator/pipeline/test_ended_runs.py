@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace_operator.kube.objects import CRON_JOBS, JOBS
+from tailrace_operator.pipeline import conditions
 from tailrace_operator.pipeline.observed import observe
+from tailrace_operator.schema.pipeline_spec import PipelineSpec
 
 EARLIER, LATER, NOW = "2026-01-02T02:00:00Z", "2026-01-02T03:00:00Z", "2026-01-02T03:00:05Z"
 
@@ -36,6 +38,21 @@ def test_a_run_that_has_ended_is_the_last_one_also_when_the_next_one_runs() -> N
     seen = observe(CRON_JOBS, None, [ended, job("b", LATER)], drivers)
     assert seen.last is not None
     assert (seen.last.succeeded, seen.last.time, seen.last.message) == (False, LATER, "the audit has findings")
+
+
+def test_a_run_that_waits_for_its_next_attempt_is_not_the_one_that_failed_before() -> None:
+    own = {"cluster": "main", "job": "archive", "stream": "s/t", "output": "s3a://lake/out", "schedule": "@daily"}
+    spec = PipelineSpec.parse({"metadata": {"name": "nightly"}, "spec": own})
+    ended = job("a", EARLIER, {"type": "Failed", "status": "True", "lastTransitionTime": LATER, "message": "limit"})
+    drivers = [
+        pod("driver", "a-1", "a", "Failed", EARLIER, terminated={"exitCode": 1, "message": "of yesterday"}),
+        pod("driver", "b-1", "b", "Failed", LATER, terminated={"exitCode": 1, "message": "bucket is away now"}),
+    ]
+    made = conditions.outcome(spec, observe(CRON_JOBS, None, [ended, job("b", LATER)], drivers), None, 0)
+    (running,) = [one for one in made.conditions if one.type == "Running"]
+    assert running.reason == "DriverFailed"
+    assert "bucket is away now" in running.message
+    assert made.status["lastRun"]["message"] == "of yesterday"
 
 
 def test_executors_of_a_driver_that_has_ended_are_removed() -> None:

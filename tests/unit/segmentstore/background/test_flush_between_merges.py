@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tailrace.common import limits
+from tailrace.segmentstore.api import SegmentKind
+from tailrace.segmentstore.background.storage_writer import _jobs
+from tailrace.segmentstore.metadata.segment import Segment
 
 from ..conftest import World, flush, stored
 
@@ -37,3 +40,15 @@ async def test_appends_between_merges_share_objects(world: World, monkeypatch: p
     await container.close()
     container = await world.open()
     assert await container.read_exact(NAME, 0, len(expected)) == expected
+
+
+def test_a_long_backlog_behind_small_runs_is_written_in_several_passes() -> None:
+    segment = Segment(1, NAME, SegmentKind.STREAM, 0, 0)
+    for number in range(limits.FLUSH_RUNS_PER_PASS_MAX):
+        segment.pending.add(20 * number, 10, 0, 1)  # a merge of what Tier 2 holds lies behind each of them
+    for number in range(1000):
+        segment.pending.add((number + 1) * limits.MIB, limits.MIB, 0, 1)
+    jobs = _jobs([segment], {})
+    length_bytes = sum(run.length_bytes for job in jobs for _, run in job)
+    most = limits.FLUSH_RUNS_PER_PASS_MAX * limits.FLUSH_OBJECT_MAX_BYTES
+    assert most // 2 <= length_bytes <= most + limits.FLUSH_OBJECT_MAX_BYTES
