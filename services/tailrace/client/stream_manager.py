@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.client.control.scale_plan import ScalePlan, plan_changes, plan_count
 from tailrace.client.model import SegmentRange, StreamName, name_of
+from tailrace.client.tails import tail_cut
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotEmptyError, StreamSealedError
 from tailrace.common.names import READER_GROUP_PREFIX
 from tailrace.common.stream_cut import StreamCut
 from tailrace.common.stream_policies import StreamConfig
-from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,17 +112,7 @@ class StreamManager:
 
     async def tail(self, stream: str | StreamName) -> StreamCut:
         """Return a cut after everything acknowledged before this call."""
-        stream = name_of(stream)
-        segments = await self._controller.current_segments(stream)
-        identifiers = [segment.identifier for segment in segments] or await self._last_segments(stream)
-        infos = await gather_bounded(map(stream.segment, identifiers), self._context.segments.segment_info)
-        lengths = {identifier: info.length for identifier, info in zip(identifiers, infos, strict=True)}
-        return StreamCut(stream.scope, stream.stream, lengths)
-
-    async def _last_segments(self, stream: StreamName) -> list[int]:
-        """Return the segments of a sealed stream that have no successors."""
-        found = await self._controller.segments_between(stream, None, None)
-        return [identifier for identifier in found if not await self._controller.successors(stream, identifier)]
+        return await tail_cut(self._context, name_of(stream))
 
     async def seal_stream(self, stream: str | StreamName) -> None:
         """Seal a stream, so that it takes no more events. Sealing a sealed stream succeeds."""

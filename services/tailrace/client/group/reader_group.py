@@ -21,7 +21,7 @@ from tailrace.client.group.synchronizer import GroupSynchronizer
 from tailrace.client.group.view import positions_of
 from tailrace.client.model import NO_GROUP_ID, ReaderGroupConfig, StreamName
 from tailrace.client.retry import Backoff
-from tailrace.client.stream_manager import StreamManager
+from tailrace.client.tails import tail_cut
 from tailrace.common import limits, names
 from tailrace.common.errors import (
     AlreadyExistsError,
@@ -362,5 +362,5 @@ async def _from_last_checkpoint(context: ClientContext, state: GroupState) -> Re
     starting: dict[str, StreamCut | None] = {**await complete_cuts(context, state.last_checkpoint or {})}
     for scoped in state.config.starting:
         if scoped not in starting:
-            starting[scoped] = state.config.ending.get(scoped) or await StreamManager(context).tail(scoped)
+            starting[scoped] = state.config.ending.get(scoped) or await tail_cut(context, StreamName.parse(scoped))
     return dataclasses.replace(state.config, starting=starting)
