@@ -148,7 +148,7 @@ def fields_for_dependents(manifest: Manifest) -> Any:
 
 
 def running_workers(store: Manifest | None, service: Manifest | None) -> int:
-    """Return how many workers a pod that runs has at most; ``service``: the segment stores' Service as it is.
+    """Return how many workers a pod that runs has at most; ``service``: the segment stores' Service now.
 
     Until all pods are those of the StatefulSet's template, the Service has the ports of those before.
     """

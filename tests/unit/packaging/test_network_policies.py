@@ -1,4 +1,4 @@
-"""`networkPolicy.monitoring: []` lets nobody read metrics. An empty `from` would let in everybody."""
+"""`networkPolicy.monitoring: []` lets no other pod read metrics. An empty `from` would let in all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHART = Path(__file__).resolve().parents[3] / "charts/tailrace"
 LISTS = ("clients", "monitoring")
 
 
-def test_an_empty_list_of_peers_is_no_rule_that_lets_in_everybody() -> None:
+def test_an_empty_list_of_peers_is_no_rule_that_lets_in_all() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
     values["networkPolicy"]["monitoring"] = []

@@ -165,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._loop.call_soon(self._close_if_unused)
 
     def _drop_read(self, place: tuple[str, int, int], request_id: int, future: asyncio.Future[c.Command]) -> None:
-        """Forget a read that nobody waited for when it ended."""
+        """Forget a read that had no waiter when it ended."""
         if not future.cancelled():
             future.exception()
         if self._left_reads.get(place) == (request_id, future):

@@ -178,5 +178,5 @@ async def test_a_cluster_that_comes_back_resets_no_group_that_an_application_has
     assert hand.condition(READER_GROUPS, "first", "Ready") == ("False", "ConfigurationMismatch")
     for group.cluster in (away, ClusterState.EXISTS):
         await hand.look(READER_GROUPS, "first")
-    assert (group.resets, group.stored.max_outstanding_checkpoints) == (1, 7), "nobody has edited the resource"
+    assert (group.resets, group.stored.max_outstanding_checkpoints) == (1, 7), "the resource was not edited"
     assert hand.condition(READER_GROUPS, "first", "Ready") == ("False", "ConfigurationMismatch")
