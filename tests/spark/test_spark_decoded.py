@@ -88,6 +88,7 @@ def test_records_of_avro_are_rows(spark: SparkSession, server: Endpoints, client
         ({"valueFormat": "avro", "avroSchema": "{"}, "a bigint", "option avroSchema: JSONDecodeError"),
         ({"avroSchema": "{}"}, "", "valueFormat=avro and the option avroSchema need each other"),
         ({"valueFormat": "json"}, "_offset string", "column _offset says where an event is: its type is bigint"),
+        ({"valueFormat": "json"}, "_offset bigint", "the schema has places alone"),
     ],
 )
 def test_what_cannot_be_read_so_is_an_error_of_the_driver(

@@ -105,12 +105,12 @@ def _checked(schema: StructType, options: SourceOptions) -> StructType:
     from tailrace.pipelines.source.rows import COLUMNS, INGESTED_BEFORE, METADATA
 
     if options.value_format is not ValueFormat.BINARY:
-        if all(name in METADATA for name in schema.fieldNames()):
-            raise BadRequestError("the schema has places alone, and no field of events: leave out valueFormat")
         for field in schema:
             if field.name in METADATA and METADATA[field.name].dataType != field.dataType:
                 wanted = METADATA[field.name].dataType.simpleString()
                 raise BadRequestError(f"column {field.name} says where an event is: its type is {wanted}")
+        if all(name in METADATA for name in schema.fieldNames()):
+            raise BadRequestError("the schema has places alone, and no field of events: leave out valueFormat")
         if options.value_format is ValueFormat.JSON:
             from pyspark.sql.types import StructType
 
