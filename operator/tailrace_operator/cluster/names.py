@@ -8,6 +8,7 @@ STORE: Final = "segmentstore"
 CONTROLLER: Final = "controller"
 
 FIRST_WORKER_PORT: Final = 12345
+WORKER_PORT_PREFIX: Final = "worker-"
 ADMIN_PORT: Final = 6061
 GRPC_PORT: Final = 9090
 REST_PORT: Final = 9091

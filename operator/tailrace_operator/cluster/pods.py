@@ -23,7 +23,11 @@ def store_pod(plan: Plan) -> dict[str, Any]:
     """Return the specification of a segment store pod."""
     spec = plan.spec.segment_store
     workers = [
-        {"name": f"worker-{number}", "containerPort": names.FIRST_WORKER_PORT + number, "protocol": "TCP"}
+        {
+            "name": f"{names.WORKER_PORT_PREFIX}{number}",
+            "containerPort": names.FIRST_WORKER_PORT + number,
+            "protocol": "TCP",
+        }
         for number in range(spec.workers)
     ]
     container = {

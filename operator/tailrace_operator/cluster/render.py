@@ -108,7 +108,9 @@ def _config_map(plan: Plan) -> Child:
 def _services(plan: Plan) -> tuple[Child, ...]:
     # Also ports of workers that are to go: they have containers until their pod is replaced.
     count = max(plan.spec.segment_store.workers, plan.running_workers)
-    workers = [_port(f"worker-{number}", names.FIRST_WORKER_PORT + number) for number in range(count)]
+    workers = [
+        _port(f"{names.WORKER_PORT_PREFIX}{number}", names.FIRST_WORKER_PORT + number) for number in range(count)
+    ]
     store = names.selector(plan.name, names.STORE)
     # Also addresses that are not ready: a worker that starts or drains still redirects clients to the new owners.
     headless = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.cluster.cluster_map import read_map
 from tailrace.common.errors import BadRequestError
+from tailrace_operator.cluster import names
 from tailrace_operator.kube.manifests import CONTAINERS_OPEN, written_condition
 from tailrace_operator.kube.objects import DEPLOYMENTS
 from tailrace_operator.reconcile.outcome import READY, Condition, Status
@@ -20,7 +21,6 @@ ACCEPTED = "Accepted"
 STORE_READY = "SegmentStoreReady"
 CONTROLLER_READY = "ControllerReady"
 CONTAINERS_PLACED = "ContainersPlaced"
-WORKER_PORT = "worker-"
 
 
 def ready_pods(workload: Manifest | None) -> int:
@@ -163,7 +163,7 @@ def running_workers(store: Manifest | None, service: Manifest | None) -> int:
 
 
 def _workers(ports: Any) -> int:
-    return sum(str(port.get("name", "")).startswith(WORKER_PORT) for port in ports or ())
+    return sum(str(port.get("name", "")).startswith(names.WORKER_PORT_PREFIX) for port in ports or ())
 
 
 def _status(workload: Manifest | None) -> Mapping[str, Any]:

@@ -59,7 +59,7 @@ class Observed:
     ended_executors: tuple[Manifest, ...]
     last_error: str
     last: LastRun | None
-    goes_on: bool = False
+    goes_on: bool
 
     @property
     def held_up(self) -> tuple[Manifest, ...]:

@@ -126,7 +126,8 @@ class ReconcileLoop:
         """Handle a watch event: ``change`` is ADDED, MODIFIED, DELETED, or None for an object of the first list."""
         key = key_of(kind, manifest)
         if change == "DELETED":
-            self._deleted.get(kind.plural, set()).add(_uid(manifest))
+            if kind.plural in self._deleted:
+                self._deleted[kind.plural].add(_uid(manifest))
             self._forget(key)
         else:
             self._watch.on_event(key, _version(manifest))

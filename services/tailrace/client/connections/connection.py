@@ -129,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
             self._setups += 1
         future: asyncio.Future[c.Command] = self._loop.create_future()
         self._check_open()
-        if isinstance(command, c.ReadSegment) and deadline_s is None:
+        if deadline_s is None:
             return await self._read(command, future)
         self._pending[request_id] = future
         try:

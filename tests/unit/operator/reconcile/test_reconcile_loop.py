@@ -23,18 +23,7 @@ from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Statu
 from tailrace_operator.reconcile.watch_check import WatchCheck
 from tailrace_operator.reconcile.work_queue import WorkQueue
 
-
-class Fixed:
-    """Fixed time and fixed chance."""
-
-    def now_ms(self) -> int:
-        return 1_767_323_045_000
-
-    def token(self, length_bytes: int) -> bytes:
-        return bytes(length_bytes)
-
-    def uniform(self) -> float:
-        return 0.5
+from .conftest import Fixed
 
 
 class Counting:
