@@ -59,8 +59,7 @@ class Suite:
 
     ``share``: how pytest-xdist gives tests to its workers, with ``loadfile`` by whole files and their servers; empty:
     one process. ``cores``: of each worker. ``bounds``: patterns of files that measure how long clients wait, and fail
-    when it is too long: they run apart, one at a time, and others but unit tests give
-    way to them.
+    when it is too long: they run apart, beside nothing but what computes, which gives way to them.
     """
 
     name: str
@@ -72,10 +71,10 @@ class Suite:
     on_cluster: bool = False
     """Whether it runs on the cluster that E2E_KUBECONFIG names, else on the local one."""
     bounds: tuple[str, ...] = ()
-    full_bounds_cores: float = 0.0
-    """Cores of the files in ``bounds`` in the long form, where they load the system; 0: those of the others."""
     computes: bool = False
     """Whether it computes, with small files and servers in its own process at most: it fills what others leave."""
+    takes_long: bool = False
+    """Whether it takes so long that what measures goes first, and does not wait for its end."""
     limits: bool = True
     """Whether a test may take as long as pytest's own limits say, and no longer; in the long form only its own mark."""
 
@@ -89,7 +88,7 @@ PREPARATIONS = {
     JAVA_CLIENT: Job(JAVA_CLIENT, ("tests/support/java-client.sh",), cores=0.0),
     TLC: Job(TLC, ("tests/support/tlc.sh",), cores=0.0),
     # Where nothing is cached this compiles Kubernetes for a quarter of an hour, beside everything else and after it.
-    LOCAL_CLUSTER: Job(LOCAL_CLUSTER, ("tests/support/local-cluster.sh",), cores=0.0, nice=19),
+    LOCAL_CLUSTER: Job(LOCAL_CLUSTER, ("tests/support/local-cluster.sh",), cores=0.0, computes=True, nice=19),
     IMAGES: Job(IMAGES, ("tests/support/e2e-images.sh",), cores=1.0, after=(MINIO, JAVA_CLIENT)),
 }
 """What takes longer to build or download than a test may last is made ready once, before the suites that need it."""
@@ -118,13 +117,12 @@ SUITES = (
             *("test_failover.py", "test_upgrade.py", "test_uninstall.py", "test_namespace_deletion.py"),
             *("test_many_resources.py", "test_memory_bound.py", "test_retention_resources.py"),
         ),
-        full_bounds_cores=2.0,
         limits=False,
     ),
-    Suite("spark", (MINIO,)),
-    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.5, share="loadfile", takes=MOUNTS),
+    Suite("spark", (MINIO,), takes_long=True),
+    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.5, share="loadfile", takes=MOUNTS, takes_long=True),
     Suite("compat/python", (PYTHON_CLIENT,), cores=WAITS),
-    Suite("cli", (MINIO,), cores=0.5, share="loadfile"),
+    Suite("cli", (MINIO,), cores=0.5, share="loadfile", takes_long=True),
     Suite("compat/java", (JAVA_CLIENT,), cores=0.5),
     Suite("e2e/local", (JAVA_CLIENT,), cores=0.5),
     Suite("images", (IMAGES,), cores=0.5, takes=MOUNTS),
@@ -218,9 +216,6 @@ def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], measures:
     options = [f"--ignore=tests/{suite.name}/{file}" for file in sorted(without)]
     if workers > 1:
         options += ["-n", str(workers), "--dist", suite.share]
-    cores = suite.cores * workers
-    if measures and plan.is_full and suite.full_bounds_cores:
-        cores = suite.full_bounds_cores
     environment = {}
     if plan.extras:
         environment = {"TAILRACE_TEST_DAY": plan.day.isoformat()}
@@ -232,8 +227,8 @@ def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], measures:
         plan,
         options,
         environment,
-        cores=cores,
-        later_than=(*suite.later_than, *((suite.name, API) if measures else ())),
+        cores=suite.cores * workers,
+        later_than=(*suite.later_than, *((suite.name,) if measures else ())),
         measures=measures,
     )
 
@@ -263,9 +258,9 @@ def _pytest_job(
         later_than=later_than,
         takes=suite.takes,
         measures=measures,
+        after_measures=suite.takes_long,
         computes=suite.computes,
-        # Unit tests have short deadlines of their own: what gives way to all others may miss them.
-        nice=0 if measures or suite.computes or suite.takes & CLUSTER else NICE,
+        nice=0 if measures or suite.takes & CLUSTER else NICE,
         environment={"TAILRACE_TEST_PROFILE": plan.profile, "TAILRACE_TEST_SEED": str(plan.seed), **environment},
         limit_s=_limit_s(plan),
         suite=suite.name,

@@ -34,7 +34,9 @@ class Job:
     takes: frozenset[str] = frozenset()
     """Things of which there is one on this machine: two jobs that take the same thing never run at once."""
     measures: bool = False
-    """It measures how long something takes: no other job that does runs beside it."""
+    """It measures how long something takes: nothing runs beside it but what computes."""
+    after_measures: bool = False
+    """It lets jobs that measure go first, unless what these need is not ready yet."""
     computes: bool = False
     """It computes, with small files and servers in its own process at most: others start as if it were not there."""
     nice: int = 0
@@ -133,7 +135,9 @@ class Scheduler:
         busy = [running.job for running in self._running]
         if any(other.takes & job.takes for other in busy):
             return False
-        if job.measures and any(other.measures for other in busy):
+        if not job.computes and any(other.measures or job.measures for other in busy if not other.computes):
+            return False
+        if job.after_measures and any(other.measures and not waiting & {*other.after} for other in self._pending):
             return False
         computing = sum(other.cores for other in busy if other.computes)
         rest = sum(other.cores for other in busy if not other.computes)

@@ -100,7 +100,7 @@ async def test_a_benchmark_that_is_interrupted_leaves_nothing(
     command = ("bench", "read", *SHORT, "--rate", "1000", "--catch-up", "200MB", "--folder", str(tmp_path))
     async with cli.running(*command) as bench:
         assert bench.stderr is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while at not in await bench.stderr.readline():
                 assert not bench.stderr.at_eof()
             server = server_below(tmp_path)

@@ -13,7 +13,7 @@ from tailrace.cli.temporary import Maker, group_name, remove_groups_left_behind,
 from tailrace.client import Client, StreamName, group_config
 from tailrace.common.stream_cut import parse_stream_cut
 
-LINE_DEADLINE_S = 30.0
+LINE_DEADLINE_S = 120.0
 
 
 def groups(cli, scope: str) -> list[str]:

@@ -16,7 +16,7 @@ from tailrace.client.types import TableEntry
 from tailrace.common.stream_cut import parse_stream_cut
 from tailrace.common.stream_policies import StreamDataRetention
 
-LINE_DEADLINE_S = 60.0
+LINE_DEADLINE_S = 120.0
 EVENT_BYTES = 8 + 3
 """What an event of three characters takes in a segment."""
 

@@ -19,7 +19,7 @@ from tailrace_operator.kube.manifests import FINALIZER
 from tailrace_operator.kube.objects import DEPLOYMENTS, STREAMS
 from tailrace_operator.uninstall.uninstaller import OPERATOR_LABELS
 
-TEST_DEADLINE_S = 90.0
+TEST_DEADLINE_S = 120.0
 CODE = "from tailrace_operator.runtime.main import main; main()"
 DEPLOYMENT = "tailrace-operator"
 

@@ -20,7 +20,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 READY_DEADLINE_S = 180.0
-STOP_DEADLINE_S = 90.0
+STOP_DEADLINE_S = 120.0
 LOG_TAIL_CHARACTERS = 4000
 
 

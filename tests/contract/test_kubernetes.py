@@ -57,7 +57,7 @@ async def test_a_fake_keeps_the_contract(fake: tuple[KubernetesCore, KubernetesA
         core.delete(kind, name)
 
     await case(Place(api, delete))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while core.subscribers:  # noqa: ASYNC110 - of either implementation
             await asyncio.sleep(0.005)
 
@@ -65,7 +65,7 @@ async def test_a_fake_keeps_the_contract(fake: tuple[KubernetesCore, KubernetesA
 async def take(api: KubernetesApi, since: str, count: int) -> list[WatchEvent]:
     """So many events of Leases of role ``w``."""
     found: list[WatchEvent] = []
-    async with asyncio.timeout(20), contextlib.aclosing(api.watch(LEASES, {"role": "w"}, since)) as events:
+    async with asyncio.timeout(120), contextlib.aclosing(api.watch(LEASES, {"role": "w"}, since)) as events:
         async for event in events:
             found.append(event)
             if len(found) == count:
@@ -174,7 +174,7 @@ async def test_a_thread_renews_over_connections_of_its_own(http: tuple[Kubernete
     beating = asyncio.ensure_future(heart.beat())
     thread = RenewalThread(connect)
     await thread.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while server.requests.count("PUT") < 2:  # noqa: ASYNC110 - of another thread
             await asyncio.sleep(0.01)
     await thread.stop()

@@ -15,7 +15,7 @@ from harness.imageroot import ImageRoot, end
 
 pytestmark = pytest.mark.timeout(600)  # the first one waits for the images
 
-SERVER_DEADLINE_S = 60.0
+SERVER_DEADLINE_S = 120.0
 FORBIDDEN = re.compile(
     r"((^|/)(sh|bash|dash|busybox|perl|apt|apt-get|pip3?|su|mount|gcc|ensurepip|tests?|SelfTest)|bin/dpkg.*)$"
 )

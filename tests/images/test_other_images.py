@@ -17,7 +17,7 @@ from harness.ports import free_ports
 
 pytestmark = pytest.mark.timeout(600)  # the first one waits for the images
 
-MINIO_DEADLINE_S = 60.0
+MINIO_DEADLINE_S = 120.0
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ SPARK = Path(pyspark.__file__).parent
 HOSTS = ("127.0.0.2", "127.0.0.3")
 REGISTERED_DEADLINE_S = 120.0
 DEADLINE_S = 300.0
-END_DEADLINE_S = 30.0
+END_DEADLINE_S = 120.0
 ROWS = 900
 
 

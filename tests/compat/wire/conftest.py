@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-DEADLINE_S = 15.0
+DEADLINE_S = 120.0
 NO_VALUE = -(1 << 63)
 CODES = {
     "hello": -127, "padding": -1, "partial_event": -2, "setup_append": 1, "append_setup": 2, "append_block": 3,

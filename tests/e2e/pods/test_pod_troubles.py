@@ -101,7 +101,7 @@ async def test_the_younger_of_two_pods_of_one_name_stays(pods: Pods) -> None:
     try:
         await younger.wait_ready()
         assert older.process is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert await older.process.wait() == 1
         errors = [line for line in older.log_file.read_text().splitlines() if not line.startswith("{")]
         assert "was started elsewhere" in errors[-1]

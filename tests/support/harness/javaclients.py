@@ -17,7 +17,7 @@ STREAM = StreamName("crash", "java")
 KEYS = 5
 TRANSACTION_EVENTS = 10
 EVENT_BYTES = 500
-START_DEADLINE_S = 60.0
+START_DEADLINE_S = 120.0
 END_DEADLINE_S = 120.0
 RUN_S, PAUSE_S = 0.2, 0.3
 """A writer runs for a part of the time: it would write hundreds of megabytes otherwise."""

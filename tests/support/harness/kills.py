@@ -22,8 +22,8 @@ STREAM = StreamName("crash", "events")
 SERVING_MAX_S = 2.0
 RETURN_MAX_S = 1.0
 RECOVERY_MAX_S = 4.0
-OBJECT_DEADLINE_S = 60.0
-PROGRESS_DEADLINE_S = 60.0
+OBJECT_DEADLINE_S = 120.0
+PROGRESS_DEADLINE_S = 120.0
 OUTCOMES_DEADLINE_S = 180.0
 
 Kill = Callable[[Server, Workload, random.Random], Awaitable[None]]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 Found = TypeVar("Found")
 Manifest = dict[str, Any]
 
-CALL_DEADLINE_S = 60.0
+CALL_DEADLINE_S = 120.0
 POLL_INTERVAL_S = 0.5
 QUIET_POLL_INTERVAL_S = 3.0
 """While clients' waits are measured: a command of kubectl takes a tenth of a second of a core."""

@@ -23,7 +23,7 @@ from tailrace.common import limits
 from tailrace.common.errors import AlreadyExistsError, NotFoundError, NotOwnerError, WriteConflictError
 from tailrace.common.real_ports import SystemClock
 
-EVENT_DEADLINE_S = 60.0
+EVENT_DEADLINE_S = 120.0
 
 
 @dataclass(frozen=True)

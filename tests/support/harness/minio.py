@@ -20,8 +20,8 @@ from urllib3.exceptions import HTTPError
 from harness.ports import free_ports
 
 READY_DEADLINE_S = 120.0
-REQUEST_DEADLINE_S = 60.0
-STOP_DEADLINE_S = 20.0
+REQUEST_DEADLINE_S = 120.0
+STOP_DEADLINE_S = 120.0
 ACCESS_KEY = "tailrace-tests"
 
 

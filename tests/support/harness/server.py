@@ -18,8 +18,8 @@ import httpx
 from harness.ports import free_ports
 
 READY_DEADLINE_S = 240.0
-STOP_DEADLINE_S = 60.0
-FLUSH_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 120.0
+FLUSH_DEADLINE_S = 120.0
 POLL_INTERVAL_S = 0.01
 LOG_TAIL_CHARACTERS = 4000
 _TIER2_OPTIONS = {"--tier2", "--s3-endpoint"}

@@ -20,7 +20,7 @@ from ..client.conftest import TinyController, TinyStore
 
 STREAM = StreamName("s", "t")
 E1 = 1 << 32
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 IDLE_MS = 2000
 
 

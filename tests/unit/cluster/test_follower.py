@@ -66,7 +66,7 @@ def reads(api: LocalKubernetes) -> int:
 
 async def until(holds: Callable[[], object]) -> None:
     """Wait for a state that must come."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not holds():  # noqa: ASYNC110 - states of several tasks
             await asyncio.sleep(0.002)
 
@@ -374,7 +374,7 @@ async def test_a_drain_waits_until_the_placer_has_moved_everything(
     await until(lambda: containers.running == {0, 2})
     assert not draining.done()
     assign(api, "bbbb")
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(draining, 120)
     assert not containers.running
     assign(api, "aaaa")
     before, opened = reads(api), containers.calls.count("open 0")
@@ -400,7 +400,7 @@ async def test_a_worker_without_containers_does_not_end_before_its_lease_says_th
     follower = Follower(api, "c", "a", containers, containers, thread)
     running = asyncio.ensure_future(follower.run())
     await until(lambda: follower.has_followed)
-    await asyncio.wait_for(follower.drain(), 5)
+    await asyncio.wait_for(follower.drain(), 120)
     lease = read_worker_lease(api.core.get(LEASES, worker_lease_name("c", "a")))
     assert lease is not None
     assert lease.leaving
@@ -421,7 +421,7 @@ async def test_a_drain_hands_over_while_its_lease_does_not_say_so_yet(
     await asyncio.sleep(0.05)
     assert not draining.done()
     containers.left.set()
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(draining, 120)
 
 
 async def test_a_drain_goes_on_without_a_mark_that_cannot_be_written(
@@ -443,11 +443,11 @@ async def test_a_drain_goes_on_without_a_mark_that_cannot_be_written(
         assert containers.running
         assign(api, "bbbb")
         await until(lambda: not containers.running)
-        await asyncio.wait_for(draining, 10)
+        await asyncio.wait_for(draining, 120)
     assert [entry["event"] for entry in entries if entry["log_level"] == "warning"] == ["leave_not_recorded"]
     monkeypatch.setattr(limits, "DRAIN_MARK_TIMEOUT_S", 0.3)
     began_s = loop.time()
-    await asyncio.wait_for(follower.drain(), 10)  # now with nothing to hand over
+    await asyncio.wait_for(follower.drain(), 120)  # now with nothing to hand over
     assert loop.time() - began_s >= 0.3
 
 
@@ -460,7 +460,7 @@ async def test_a_drain_needs_no_mark_when_the_cluster_is_gone(
     await until(lambda: follower.has_followed)
     api.core.delete(STREAM_CLUSTERS, "c")
     await until(lambda: follower.trouble)
-    await asyncio.wait_for(follower.drain(), 5)
+    await asyncio.wait_for(follower.drain(), 120)
 
 
 async def test_a_drain_ends_at_its_deadline(
@@ -469,7 +469,7 @@ async def test_a_drain_ends_at_its_deadline(
     monkeypatch.setattr(limits, "DRAIN_DEADLINE_S", 0.05)
     assign(api, "aaab")
     await until(lambda: len(containers.running) == 3)
-    await asyncio.wait_for(follower.drain(), 5)
+    await asyncio.wait_for(follower.drain(), 120)
     assert not containers.running
     assert {"reported 0", "reported 1", "reported 2"} <= set(containers.calls)
 
@@ -481,7 +481,7 @@ async def test_what_a_drain_could_not_hand_over_is_named(
     assign(api, "aaab")
     await until(lambda: len(containers.running) == 3)
     with structlog.testing.capture_logs() as logs:
-        await asyncio.wait_for(follower.drain(), 5)
+        await asyncio.wait_for(follower.drain(), 120)
     assert named(logs) == [("containers_not_handed_over", [0, 1, 2])]
 
 
@@ -498,7 +498,7 @@ async def test_a_drain_names_nothing_that_is_on_its_way(
         await asyncio.sleep(0.1)
         assert not draining.done()
         containers.closing.set()
-        await asyncio.wait_for(draining, 5)
+        await asyncio.wait_for(draining, 120)
     assert named(logs) == []
 
 
@@ -514,7 +514,7 @@ async def test_a_drain_names_what_does_not_close(
         assign(api, "bbbb")
         await until(lambda: bool(named(logs)))
         containers.closing.set()
-        await asyncio.wait_for(draining, 5)
+        await asyncio.wait_for(draining, 120)
     assert named(logs) == [("containers_not_closed", [0, 1, 2])]
 
 
@@ -528,7 +528,7 @@ async def test_a_drain_does_not_wait_without_other_workers(
 ) -> None:
     assign(api, "aaaa", workers="a")
     await until(lambda: len(containers.running) == COUNT)
-    await asyncio.wait_for(follower.drain(), 5)
+    await asyncio.wait_for(follower.drain(), 120)
     assert not containers.running
 
 
@@ -538,7 +538,7 @@ async def test_a_drain_does_not_wait_for_a_worker_that_leaves_with_it(
     assign(api, "aaaa", workers="ab")
     await until(lambda: len(containers.running) == COUNT)
     assert follower.has_followed
-    await asyncio.wait_for(follower.drain(together_with=("b",)), 5)
+    await asyncio.wait_for(follower.drain(together_with=("b",)), 120)
     assert not containers.running
 
 
@@ -557,7 +557,7 @@ async def test_a_drain_does_not_wait_for_a_worker_whose_lease_says_that_it_leave
     assert len(containers.running) == COUNT
     lease = api.core.get(LEASES, worker_lease_name("c", "c"))
     api.core.replace(LEASES, write_worker_lease("c", WorkerLease("c", "1", 2, leaving=True), lease, 0))
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(draining, 120)
     assert not containers.running
 
 
@@ -578,7 +578,7 @@ async def test_a_drain_does_not_wait_for_a_worker_that_has_ended(
         lease = api.core.get(LEASES, worker_lease_name("c", "b"))
         api.core.replace(LEASES, write_worker_lease("c", WorkerLease("b", "1", number), lease, 0))
     assert not draining.done()
-    await asyncio.wait_for(draining, 60)
+    await asyncio.wait_for(draining, 120)
     assert not containers.running
 
 
@@ -592,7 +592,7 @@ async def test_a_drain_does_not_wait_when_the_cluster_is_gone(
     await until(lambda: len(api.requests) > before + 3)
     assert not draining.done()
     api.core.delete(STREAM_CLUSTERS, "c")
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(draining, 120)
     assert not containers.running
 
 
@@ -613,7 +613,7 @@ async def test_a_drain_waits_while_it_cannot_be_known_who_leaves(
     await until(lambda: len(refused) > 2)
     assert not draining.done()
     assign(api, "bbbb")
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(draining, 120)
     assert not containers.running
 
 
@@ -638,7 +638,7 @@ async def test_a_drain_does_not_wait_when_it_may_not_read_leases(
     assert refused > 2
     assert not draining.done(), "an outage is no answer"
     answers.pop()
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(draining, 120)
     assert not containers.running
 
 

@@ -325,7 +325,7 @@ class Threaded:
         """Wait, without the loop, for so many renewals from now on; whether they came."""
         while self.renewed.acquire(blocking=False):
             pass
-        return all(self.renewed.acquire(timeout=5) for _ in range(count))
+        return all(self.renewed.acquire(timeout=120) for _ in range(count))
 
 
 @pytest.mark.usefixtures("fast")
@@ -351,7 +351,7 @@ async def test_the_thread_reports_when_the_lease_says_that_the_worker_leaves(mon
         await asyncio.wait_for(one.thread.wait_left(), 0.2)
     one.failing = None
     one.thread.leave()
-    await asyncio.wait_for(one.thread.wait_left(), 5)
+    await asyncio.wait_for(one.thread.wait_left(), 120)
     assert stored(one.core).leaving
     await one.thread.stop()
 
@@ -361,7 +361,7 @@ async def test_a_thread_that_begins_as_the_worker_leaves_says_so_at_once() -> No
     one = Threaded(KubernetesCore())
     one.thread.leave()
     await one.thread.start()
-    await asyncio.wait_for(one.thread.wait_left(), 5)
+    await asyncio.wait_for(one.thread.wait_left(), 120)
     assert stored(one.core).leaving
     await one.thread.stop()
 
@@ -375,7 +375,7 @@ async def test_the_thread_stops_renewing_for_a_loop_that_hangs(monkeypatch: pyte
         pass  # the loop waits here and makes no beat; this ends when there was no renewal for a second
     last = stored(one.core).renewal
     one.heart.beats += 1
-    assert one.renewed.acquire(timeout=5)
+    assert one.renewed.acquire(timeout=120)
     assert stored(one.core).renewal > last
     await one.thread.stop()
 
@@ -386,7 +386,7 @@ async def test_the_thread_reports_when_the_worker_was_started_again_elsewhere() 
     await old.thread.start()
     new = Threaded(old.core, "2")
     await new.thread.start()
-    await asyncio.wait_for(old.thread.wait_superseded(), 10)
+    await asyncio.wait_for(old.thread.wait_superseded(), 120)
     assert await new.renewals(2)
     for one in (old, new):
         await one.thread.stop()

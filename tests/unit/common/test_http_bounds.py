@@ -39,7 +39,7 @@ async def ask(port: int, *parts: bytes) -> bytes:
     """Everything that is answered to these bytes; the connection is closed by the server, or kept by it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             for part in parts:
                 writer.write(part)
                 await writer.drain()

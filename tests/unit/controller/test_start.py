@@ -23,7 +23,7 @@ from tailrace.controller.metadata.metadata_store import (
 from tailrace.controller.rest.app import create_app
 from tailrace.rpc import controller_pb2 as pb
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 SCOPE = pb.ScopeInfo(scope="scope")
 
 

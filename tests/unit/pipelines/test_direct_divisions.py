@@ -150,7 +150,7 @@ async def test_what_compaction_joins_begins_an_event_where_its_first_chunk_did(
     for _ in range(100):
         await written.plain()
         await container.background.writer.flush_all(container.core.log.next_sequence - 1)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while container.background.compaction.replaced_refs < 3 * limits.COMPACT_RUN_MIN:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await owned.snapshot()

@@ -24,7 +24,7 @@ from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import Buffer, ObjectInfo
 
 
-async def eventually(condition: Callable[[], object], deadline_s: float = 20.0) -> None:
+async def eventually(condition: Callable[[], object], deadline_s: float = 120.0) -> None:
     """Wait until a condition of background work holds."""
     for _ in range(int(deadline_s / 0.01)):
         if condition():

@@ -21,7 +21,7 @@ from tailrace.common.errors import DataError, TailraceError
 READ_MS = 500
 BATCH_EVENTS = 500
 RETRY_S = 0.2
-CLOSE_DEADLINE_S = 60.0
+CLOSE_DEADLINE_S = 120.0
 
 
 async def joined(client: Client, stream: StreamName, group: str, name: str, *, join: bool) -> EventReader:

@@ -23,7 +23,7 @@ from tailrace.kernel import pack_events
 from tailrace.wire import commands as c
 
 STREAM = StreamName("s", "t")
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ SEGMENT = STREAM.segment(0)
 TLS = Path(__file__).parent / "tls"
 TLS_HANDSHAKE = b"\x16"  # the first byte of a connection with TLS
 SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 
 
 class Cluster:

@@ -37,7 +37,7 @@ STREAM = StreamName("s", "t")
 TRANSACTION = uuid.UUID(int=7)
 GROUP_ID = uuid.UUID(int=9)
 SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 E1 = 1 << 32
 LOST = UnavailableError("the answer was lost")
 

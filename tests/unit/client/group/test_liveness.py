@@ -64,7 +64,7 @@ async def test_heartbeats_go_on_after_errors_that_pass(monkeypatch: pytest.Monke
         third.set()
 
     writer.start(write)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await third.wait()
     await writer.stop()
 
@@ -81,7 +81,7 @@ async def test_heartbeats_end_with_the_client_and_with_the_group(
 
     writer.start(write)
     assert writer._task is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await writer._task
     await writer.stop()
 

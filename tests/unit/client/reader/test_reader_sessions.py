@@ -20,7 +20,7 @@ from tailrace.kernel import pack_events
 STREAM = StreamName("s", "t")
 EVENTS = [b"e1", b"e2", b"e3", b"e4", b"e5"]
 DEAD_AFTER_S = 0.5
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 READ_MS = 20
 
 

@@ -30,7 +30,7 @@ from tailrace.wire import commands as c
 STREAM = StreamName("s", "t")
 SEGMENT = STREAM.segment(0)
 GROUP_SEGMENT = "s/_RGg/0.#epoch.0"
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -248,7 +248,7 @@ async def test_cancelled_reads_neither_lose_nor_repeat(
             got.extend(item.event for item in await reader.read_events(7, 20) if item.checkpoint is None)
 
     turn = 0
-    async with asyncio.timeout(DEADLINE_S * 3):
+    async with asyncio.timeout(DEADLINE_S):
         while len(got) < 300:
             turn += 1  # a busy machine gets on, too
             task = asyncio.create_task(read())

@@ -27,7 +27,7 @@ STREAM = StreamName("s", "t")
 SEGMENT = STREAM.segment(0)
 Split = Callable[[bytes | bytearray], list[bytes]]
 E1 = 1 << 32
-DEADLINE_S = 10.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ async def test_calls_above_the_limit_are_to_be_repeated(world: Any, monkeypatch:
     controller = await world.start()
     server = ControllerServer(controller.services, "127.0.0.1", 0, calls_max=3)
     await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel, asyncio.timeout(60):
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel, asyncio.timeout(120):
         stub = controller_pb2_grpc.ControllerServiceStub(channel)
         monkeypatch.setattr(world.metadata, "get", gated)
         running = [stub.checkScopeExists(pb.ScopeInfo(scope=f"scope{number}")) for number in range(3)]

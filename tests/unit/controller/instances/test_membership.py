@@ -172,7 +172,7 @@ def test_a_bucket_without_a_live_owner_is_given_away_at_once() -> None:
 # -- whole controllers
 
 QUICK = {"look_s": 0.01, "beat_s": 0.01, "lapse_s": 0.5, "rescan_s": 0.05}
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -293,7 +293,7 @@ async def test_an_adoption_that_takes_long_delays_no_heartbeat(
         marked = Put(b"stream/scope/other", encode(PendingRecord("stream", "scope", "other", "dead")), UNCONDITIONAL)
         await world.metadata.put(PENDING_TABLE, [marked])
         await left.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await slow.held.wait()
     before = beat_of(world, controller)
     await eventually(lambda: beat_of(world, controller) >= before + 3)
@@ -311,7 +311,7 @@ async def test_an_adoption_that_takes_long_keeps_no_death_from_being_seen(world:
     slow.held.clear()
     marked = Put(b"stream/scope/other", encode(PendingRecord("stream", "scope", "other", "dead")), UNCONDITIONAL)
     await world.metadata.put(PENDING_TABLE, [marked])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await slow.held.wait()
     other._beating.cancel()
     await eventually(lambda: not controller._membership.may_live(other.instance))
@@ -323,7 +323,7 @@ async def test_a_controller_that_is_closed_while_it_joins_writes_no_more_heartbe
     slow = SlowTable(CONTROLLERS_TABLE)
     controller = world.make(slow, seed=3, **QUICK)
     controller.start_when_possible()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await slow.held.wait()
     slow.go.set()
     for _ in range(turns):

@@ -13,7 +13,7 @@ from tailrace.controller.metadata.metadata_store import OWN_TABLES, MemoryMetada
 from tailrace.controller.metadata.ports import Stored
 
 CUT_OFF_S = 0.2
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 class Tables(MemoryMetadataStore):

@@ -97,6 +97,7 @@ async def test_a_changed_policy_acts_at_once_beside_a_commit_that_rolls_over(
     world: Any, make_api: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass that rolls over begins between the update and the application of its policy, and takes its time."""
+    monkeypatch.setattr(limits, "RETENTION_START_S", 3600.0)  # no round does it
     api = await begin_with_data(world, make_api)
     begun = await api.begin()
     await api.scaled([0], [(0.0, 0.5), (0.5, 1.0)])
@@ -123,7 +124,7 @@ async def test_a_changed_policy_acts_at_once_beside_a_commit_that_rolls_over(
     await asyncio.sleep(0.05)
     assert start_of(world, "stream") == 0, "the commit pass is not over"
     monkeypatch.setattr(world.segments, "create_segment", create)
-    async with asyncio.timeout(5):  # the first round comes after ten seconds
+    async with asyncio.timeout(120):
         await until(lambda: start_of(world, "stream") == 20)
     assert api.controller.retention.rounds == 0
     await ends(api)
@@ -131,7 +132,7 @@ async def test_a_changed_policy_acts_at_once_beside_a_commit_that_rolls_over(
 
 async def ends(api: Any) -> None:
     """A request that was carried out is not repeated, and nothing of it is left."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while api.controller.retention.repeats or not api.controller.services.core.retention.requests.empty():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -156,7 +157,7 @@ async def test_a_request_is_repeated_until_it_was_carried_out(
 
     monkeypatch.setattr(streams, "check_truncation", disturbed)
     await api.call("updateStream", api.config(retentionPolicy=POLICY))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         await until(lambda: start_of(world, "stream") == 20)
     assert len(times) == 3
     pauses = [after - before for before, after in itertools.pairwise(times)]
@@ -319,7 +320,7 @@ async def test_a_round_is_repeated_for_a_stream_that_runs_a_workflow(
     await until(lambda: job.rounds == 1)
     assert (start_of(world, "stream"), job.failures) == (0, 0)
     monkeypatch.setattr(world.segments, "create_segment", create)
-    async with asyncio.timeout(60):  # the second round comes much later
+    async with asyncio.timeout(120):  # the second round comes much later
         await until(lambda: start_of(world, "stream") == 20)
     assert (job.rounds, job.failures) == (1, 0)
     await ends(api)

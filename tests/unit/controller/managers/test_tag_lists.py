@@ -79,7 +79,7 @@ async def listed(api: Any, tag: str) -> list[str]:
 
 async def until_indexed(api: Any, tag: str = "any") -> None:
     """List until the index is used: its tokens differ."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             async for _, token in pages(api, tag):
                 if token.startswith("t."):
@@ -289,7 +289,7 @@ async def test_while_a_controller_of_an_earlier_version_may_live_no_index_is_use
         await world.metadata.put(CONTROLLERS_TABLE, [Put(b"instance/earlier", encode(record), UNCONDITIONAL)])
 
     number = 0
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while (await anext(pages(api, "a")))[1].startswith("t."):
             await beat(number := number + 1)
             await asyncio.sleep(0.001)

@@ -14,7 +14,7 @@ from tailrace.common.errors import NotFoundError, UnavailableError
 from tailrace.controller.rest.app import create_app
 from tailrace.rpc import controller_pb2 as pb
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}
 
 

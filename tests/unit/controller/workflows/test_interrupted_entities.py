@@ -25,7 +25,7 @@ from tailrace.rpc import controller_pb2 as pb
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 OTHER_ID = "99999999-2222-3333-4444-555555555555"
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 REQUESTS_S = 2.0
 """For how long an intent may be written after its call failed."""
 

@@ -19,7 +19,7 @@ GROUP = pb.ReaderGroupInfo(scope="scope", readerGroup="group", readerGroupId=GRO
 TABLE = pb.KeyValueTableInfo(scope="scope", kvtName="table")
 REQUESTS_S = 2.0
 """For how long an intent may be written after its call failed."""
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 class Late:

@@ -25,7 +25,7 @@ PART = 4
 """Segments that a step has time for."""
 WIDE = 10
 """Segments of an epoch: more than two parts."""
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 STEPS_MAX = 40
 """More than any work here takes whose steps go on after each other."""
 RANGES = [(number / WIDE, (number + 1) / WIDE) for number in range(WIDE)]

@@ -18,7 +18,7 @@ SCOPE = pb.ScopeInfo(scope="scope")
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 GROUP = pb.ReaderGroupInfo(scope="scope", readerGroup="group", readerGroupId=GROUP_ID)
 TABLE = pb.KeyValueTableConfig(scope="scope", kvtName="table", partitionCount=1, primaryKeyLength=4)
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 Match = Callable[[str, tuple[Any, ...]], bool]
 

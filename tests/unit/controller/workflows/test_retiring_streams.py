@@ -17,7 +17,7 @@ from tailrace.rpc import controller_pb2 as pb
 
 KEY = StreamKey("scope", "stream")
 MARK = b"stream/scope/stream"
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 ERRORS = [PermissionDeniedError("the token was refused"), RuntimeError("unforeseen")]
 each_error = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 

@@ -14,7 +14,7 @@ from tailrace.controller.workflows.pending_mark import STREAM
 from tailrace.controller.workflows.slots import StepSlots
 from tailrace.rpc import controller_pb2 as pb
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 class Hanging:

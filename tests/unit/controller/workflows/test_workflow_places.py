@@ -15,7 +15,7 @@ from tailrace.rpc import controller_pb2 as pb
 
 PLACES = 3
 SCOPES = [pb.ScopeInfo(scope=f"scope-{number}") for number in range(PLACES)]
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 
 

@@ -234,7 +234,7 @@ async def test_a_late_update_brings_no_old_policy_back(zombies: Zombies) -> None
         return api.call("updateStream", pb.StreamConfig(streamInfo=api.info, scalingPolicy=policy))
 
     async def check(api: Any, world: Any, stall: Stall, doing: asyncio.Task[Any]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             # It is refused while the other update is not done.
             while (await update(api, 300)).status != pb.UpdateStreamStatus.SUCCESS:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)

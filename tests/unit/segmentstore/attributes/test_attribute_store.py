@@ -185,7 +185,7 @@ async def test_an_operation_with_more_attributes_than_the_bound_is_staged(
         segment.evict_values(1000, 1000)
         await container.storage.attributes.load(segment, [key_of(0)])  # in memory, and the first to be evicted
         updates = [AttributeUpdate(key_of(n), EQUALS, 1000 + value, 999 + value if value else n) for n in range(10)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             if appends:
                 await container.append(NAME, [b"x"], updates)
             else:

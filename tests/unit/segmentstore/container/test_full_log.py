@@ -22,7 +22,7 @@ KIB = 1024
 NAME = "scope/stream/0.#epoch.0"
 SIZES = (100, 5_000, 30_000, 1, 16_000, 90_000)
 WRITERS = 4
-ANSWER_DEADLINE_S = 60.0
+ANSWER_DEADLINE_S = 120.0
 
 
 class Scenario:

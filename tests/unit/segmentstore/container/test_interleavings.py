@@ -126,7 +126,7 @@ async def test_a_flush_ends_although_writers_go_on(world: World) -> None:
     writing = asyncio.create_task(write())
     for _ in range(3):
         length = (await container.info(NAME)).length
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             await container.flush_to_storage()
         chunks = await container.list_chunks(NAME)
         assert sum(chunk.length_bytes for chunk in chunks) >= length
@@ -206,7 +206,7 @@ async def test_an_operation_that_does_not_fit_the_state_stops_the_container(
     acknowledged = asyncio.create_task(container.append(NAME, [b"before"]))
     sealed = asyncio.create_task(container.seal(NAME))
     behind = asyncio.create_task(container.create_segment(OTHER))
-    await asyncio.wait([acknowledged, sealed, behind], timeout=5)
+    await asyncio.wait([acknowledged, sealed, behind], timeout=120)
     assert acknowledged.result() == (0, 6)
     for refused in (sealed, behind):
         assert isinstance(refused.exception(), ContainerStoppedError)
@@ -355,7 +355,7 @@ async def test_several_attributes_are_read_as_of_one_moment(world: World, monkey
     objects.open.clear()
     objects.reached.clear()
     reading = asyncio.create_task(container.get_attributes(NAME, [known, stored]))
-    await asyncio.wait_for(objects.reached.wait(), 5)
+    await asyncio.wait_for(objects.reached.wait(), 120)
     await container.update_attributes(NAME, [AttributeUpdate(known, replace, 2), AttributeUpdate(stored, replace, 2)])
     objects.open.set()
     assert await reading in ({known: 1, stored: 1}, {known: 2, stored: 2})

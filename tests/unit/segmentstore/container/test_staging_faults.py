@@ -40,7 +40,7 @@ async def test_a_fault_while_staging_loses_and_damages_nothing(
             await attempt
     with pytest.raises(ContainerStoppedError, match="no memory for a buffer"):
         await container.append(NAME, [b"after"])
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         cause = await container.wait_stopped()
     assert isinstance(cause, MemoryError)
     await container.close()
@@ -68,10 +68,10 @@ async def test_a_fault_while_a_background_task_stages_ends_the_container(
     with monkeypatch.context() as patched:
         patched.setattr(kind, "encode", fail)
         await container.append(NAME, [b"stored"])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             cause = await container.wait_stopped()
     assert isinstance(cause, MemoryError)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await container.close()
     container = await world.open()
     assert await container.read_exact(NAME, 0, 6) == b"stored"

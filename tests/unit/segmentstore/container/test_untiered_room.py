@@ -84,7 +84,7 @@ async def test_internal_segments_and_changes_of_segments_go_on_while_writers_wai
     writing = asyncio.create_task(write_attributes(container, NAME, 1200))
     await eventually(lambda: not room.has_room)
     updating = asyncio.create_task(container.update_attributes(NAME, [update(2000)]))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await write_attributes(container, internal, 10)
         await container.update_attributes(internal, [update(2000)])
         await container.create_segment(OTHER)
@@ -96,7 +96,7 @@ async def test_internal_segments_and_changes_of_segments_go_on_while_writers_wai
     assert room.used_bytes <= room.max_bytes + ATTRIBUTE_BYTES + APPEND_BYTES, "the part of internal ones is bounded"
     assert not any(task.done() for task in (writing, updating, flooding))
     world.objects.outage = False
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await asyncio.gather(writing, updating, flooding)
     assert len(await container.get_attributes(NAME, [writer(number) for number in range(1200)])) == 1200
 
@@ -122,12 +122,12 @@ async def test_who_waits_for_the_internal_part_goes_on_when_some_of_it_is_free(w
     await asyncio.sleep(0.1)
     assert not any(task.done() for task in (writing, creating, updating))
     await container.delete(small)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await asyncio.gather(creating, updating)
     assert not room.has_room
     assert not writing.done(), "that room is not for writers"
     world.objects.outage = False
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await writing
 
 
@@ -264,6 +264,6 @@ async def test_a_full_room_is_emptied_by_all_containers_that_share_it(world: Wor
     await busy.create_segment(OTHER)
     for _ in range(10):
         await idle.append(NAME, [b"x"])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await busy.append(OTHER, [b"y"])
     assert not idle.status().untiered_bytes

@@ -32,7 +32,7 @@ from tailrace.wire import codec
 from tailrace.wire import commands as c
 from tailrace.wire.receiver import BufferPool
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 C = TypeVar("C", bound=c.Command)
 
 

@@ -110,7 +110,7 @@ async def storm(setting: Any, generator: random.Random) -> int:
             await bad.call(c.SetupAppend(1, W, SEGMENT, ""))  # some request may have deleted it
         bad.send_raw(b"".join(request(generator) for _ in range(generator.randrange(1, 12))))
         bad.writer.write_eof()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             try:
                 while data := await bad.reader.read(1 << 16):
                     answered_bytes += len(data)

@@ -217,11 +217,11 @@ async def test_looks_go_on_while_a_container_is_used_and_end_when_it_is_idle(
     first: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = first.worker.container_by_id(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while first.store.looks < 10:
             assert isinstance(await first.client.call(REQUESTS["info"]), c.StreamSegmentInfo)
     monkeypatch.setattr(limits, "OWNER_IDLE_S", 0.0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while True:
             looks = first.store.looks
             await asyncio.sleep(0.05)

@@ -11,7 +11,7 @@ import pytest
 from tailrace.common import limits
 from tailrace.segmentstore.tables.turns import Turns
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 class Scene:

@@ -67,7 +67,7 @@ class Folder:
             folder.close()
             for spare in self.path.glob("log/*/spare-*.log"):
                 spare.unlink()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 while list(self.path.rglob("*#*")):  # noqa: ASYNC110 - threads still write or remove an upload's file
                     await asyncio.sleep(0.01)
 
@@ -167,7 +167,7 @@ async def flush_by_size(container: Container) -> None:
     before = len(segment.chunks)
     for _ in range(2):
         await append(container, STREAM, CONTENT)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while len(segment.chunks) == before:  # noqa: ASYNC110  # background work
             await asyncio.sleep(0.01)
 

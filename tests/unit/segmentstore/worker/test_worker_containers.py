@@ -396,7 +396,7 @@ async def test_a_release_while_the_object_store_is_silent_refuses_what_waits_at_
         waiting = asyncio.ensure_future(container.append(segment, [b"x"]))
         await eventually(lambda: container.core.staged_segment(segment).staged_length == 1)
         contact.began(asyncio.get_running_loop().time() - limits.WORKER_STORE_SILENT_REPORT_S)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await worker.release_container(0)
             with pytest.raises(OutcomeUnknownError):
                 await waiting
@@ -455,7 +455,7 @@ async def test_a_container_that_moves_serves_until_most_of_it_is_in_tier_2(
         assert worker.owned() == ()
         assert not releasing.done()
         served = worker.container_for(segment)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             assert await served.append(segment, [b" and after"]) == (6, 16)
         may_put.set()
         await releasing

@@ -64,7 +64,7 @@ async def connect(listener: socket.socket) -> tuple[asyncio.StreamReader, asynci
 
 
 async def receive(reader: asyncio.StreamReader) -> c.Command:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         code, length = codec.FRAME_HEADER.unpack(await reader.readexactly(8))
         return codec.decode(code, await reader.readexactly(length))
 
