@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tailrace.client import BlockingClient
 
-DEADLINE_S = 300.0
+DEADLINE_S = 600.0
 POLL_S = 0.05
 
 
