@@ -44,8 +44,8 @@ class Plan:
     """Whether an unchanged specification that was checked before counts as checked."""
     local_cluster: bool = True
     """Whether tests on Kubernetes run on the local cluster, not on one that E2E_KUBECONFIG names."""
-    computing_workers: int = 0
-    """``workers`` of suites that compute: one beside what measures, which needs the other cores. 0: all."""
+    seed_workers: int = 0
+    """``workers`` that share the seeds: one beside what measures, which needs the other cores. 0: all."""
 
     @property
     def is_full(self) -> bool:
@@ -128,7 +128,7 @@ SUITES = (
     Suite("images", (IMAGES,), cores=0.5, takes=MOUNTS),
     Suite("compat/wire", cores=WAITS),
     Suite("contract", (MINIO,), cores=WAITS),
-    Suite("unit", share="worksteal", computes=True),
+    Suite("unit", cores=0.5, share="worksteal", computes=True),
     Suite("simulation", computes=True),
 )
 COMMANDS = ("lint", "sanitize", "fuzz", "spec")
@@ -172,7 +172,7 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
     Raises UnknownSuiteError.
     """
     if any(job.measures for job in _suites(plan) if job.suite in names):
-        plan = replace(plan, computing_workers=1)
+        plan = replace(plan, seed_workers=1)
     suites = sorted((job for job in _suites(plan) if job.suite in names), key=lambda job: job.computes)
     if idle := set(names) - {job.suite for job in suites}:
         raise UnknownSuiteError(f"nothing runs for {', '.join(sorted(idle))}")
@@ -212,7 +212,7 @@ def _suites(plan: Plan) -> Iterator[Job]:
 
 
 def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], measures: bool = False) -> Job:
-    workers = _workers(plan, suite.computes) if suite.share else 1
+    workers = plan.workers if suite.share else 1
     options = [f"--ignore=tests/{suite.name}/{file}" for file in sorted(without)]
     if workers > 1:
         options += ["-n", str(workers), "--dist", suite.share]
@@ -268,10 +268,6 @@ def _pytest_job(
     )
 
 
-def _workers(plan: Plan, computes: bool) -> int:
-    return (plan.computing_workers if computes else 0) or plan.workers
-
-
 def _fault(plan: Plan) -> Job:
     """One fault of the installed system in its long form, with strict bounds and the Java client, by the day."""
     return _pytest_job(
@@ -296,7 +292,7 @@ def _pure(plan: Plan) -> Job:
 def _seeds(plan: Plan) -> Job:
     """Seeds of the simulator: the same ones in the short form, others in the long one."""
     first, seconds = (plan.seed, 900) if plan.is_full else (0, 120)
-    workers = _workers(plan, computes=True)
+    workers = plan.seed_workers or plan.workers
     options = ("--first", str(first), "--seconds", str(seconds), "--jobs", str(workers))
     # The long form has other seeds each time: in so many, a fault that is on in an eighth of them happens.
     each = (3 if plan.is_full else 1) * SEEDS_OF_EACH_WORKLOAD

@@ -30,7 +30,7 @@ UNSTEADY_TABLES = (PENDING_TABLE, CONTROLLERS_TABLE)
 QUICK = {"look_s": 0.01, "beat_s": 0.01, "lapse_s": 0.05, "rescan_s": 0.05}
 REQUESTS_S = 0.3
 """For how long an intent of a dead controller may be written."""
-STUCK_AFTER_S = 30.0
+STUCK_AFTER_S = 120.0
 Step = Callable[[Any, Any], Awaitable[None]]
 
 
