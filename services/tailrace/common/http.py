@@ -7,6 +7,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -108,31 +109,67 @@ async def _refuse(send: Send, status: int, body: bytes) -> None:
 
 
 def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
-    """Return a protocol that limits the number of connections and the time until their first request."""
+    """Return a protocol that limits the number of connections, and how long a peer may take for a request or an answer."""
 
     class BoundedProtocol(H11Protocol):
         """One connection."""
 
-        _first_request: asyncio.TimerHandle | None = None
+        _receiving: asyncio.TimerHandle | None = None
+        _sending: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             if len(self.connections) > connections_max:
                 transport.abort()
                 return
-            self._first_request = self.loop.call_later(limits.HTTP_REQUEST_DEADLINE_S, self._no_request)
+            self._receiving = self._deadline()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._first_request is not None:
-                self._first_request.cancel()
+            self._receiving = _cancelled(self._receiving)
+            self._sending = _cancelled(self._sending)
             super().connection_lost(exc)
 
-        def _no_request(self) -> None:
-            cycle: object | None = self.cycle
-            if cycle is None:
-                self.transport.abort()
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._bound_request()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._bound_request()
+
+        def timeout_keep_alive_handler(self) -> None:
+            super().timeout_keep_alive_handler()
+            self._bound_request()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._sending = self._sending or self._deadline()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._sending = _cancelled(self._sending)
+
+        def _bound_request(self) -> None:
+            """Give a request that has begun until the deadline to end; also a peer to take the rest of what was sent."""
+            if self.transport.is_closing():
+                self._sending = self._sending or self._deadline()
+            begun = self.conn.their_state is h11.SEND_BODY or (
+                self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+            )
+            if not begun:
+                self._receiving = _cancelled(self._receiving)
+            elif self._receiving is None:
+                self._receiving = self._deadline()
+
+        def _deadline(self) -> asyncio.TimerHandle:
+            return self.loop.call_later(limits.HTTP_REQUEST_DEADLINE_S, self.transport.abort)
 
     return BoundedProtocol
+
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -154,6 +191,10 @@ def listen(name: str, host: str, port: int) -> socket.socket:
     # asyncio turns Nagle's algorithm off only for sockets created as TCP; accepted sockets inherit from the listener
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # as are these: what a peer that vanished asked for or holds does not wait for it for ever
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.TCP_KEEPALIVE_IDLE_S)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.TCP_KEEPALIVE_INTERVAL_S)
     try:
         listener.bind((host, port))
         listener.listen(limits.LISTEN_BACKLOG)

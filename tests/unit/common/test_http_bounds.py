@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -100,6 +101,44 @@ async def test_who_says_nothing_is_sent_away(port: int) -> None:
     assert await ask(port, b"") == b""
     assert await ask(port, b"GET / HTTP/1.1\r\nX: ") == b""
     assert (await ask(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+LARGE_BYTES = 64 << 20
+
+
+@pytest.mark.parametrize("rest", [HEAD, HEAD + b"12345678", b"P", HEAD[:-2]], ids=["head", "body", "byte", "end"])
+@pytest.mark.parametrize("first", [b"", HEAD + b"123456789"], ids=["first", "second"])
+async def test_who_begins_a_request_and_does_not_end_it_is_sent_away(port: int, first: bytes, rest: bytes) -> None:
+    """Also when another request on the connection was answered before."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(120):
+        if first:
+            writer.write(first)
+            assert (await reader.readuntil(b"       9")).startswith(b"HTTP/1.1 200")
+        writer.write(rest)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+    writer.close()
+
+
+async def test_who_does_not_take_the_answer_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_REQUEST_DEADLINE_S", 0.2)
+    ended = asyncio.Event()
+
+    async def much(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(LARGE_BYTES), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        ended.set()
+
+    listener = listen("test", "127.0.0.1", 0)
+    async with serve_app(much, listener, CONNECTIONS_MAX):
+        _, writer = await asyncio.open_connection(*listener.getsockname(), limit=1)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(120):
+            await ended.wait()
+        writer.close()
 
 
 async def test_connections_are_bounded(port: int) -> None:

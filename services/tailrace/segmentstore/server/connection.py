@@ -6,7 +6,6 @@ See docs/design.md#receive, docs/protocol/wire.md#frames, docs/protocol/wire.md#
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
@@ -52,15 +51,6 @@ _STOP_SENDING: Final = 4  # the peer does not take its replies
 _STOP_RECEIVING: Final = 8  # the receive buffers have no room for the rest of the frame
 
 
-def _keep_alive(transport: asyncio.Transport) -> None:
-    """Turn on TCP keep-alive, so that tail reads of a peer that vanished do not wait for ever."""
-    peer = transport.get_extra_info("socket")
-    if peer is not None:
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.TCP_KEEPALIVE_IDLE_S)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.TCP_KEEPALIVE_INTERVAL_S)
-
-
 class Connection(asyncio.BufferedProtocol):
     """The protocol object of one client. Calls `made` when the connection is open, `gone` when it has ended.
 
@@ -89,7 +79,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.principal = Principal(str(peer))
-        _keep_alive(transport)
         self._outbox = Outbox(self._loop, transport, self._context.unsent, self.cut_off)
         self._appends = AppendProcessor(self._context, self._outbox, self._budget, self.fail)
         host = str(peer[0] if isinstance(peer, tuple) else peer)
