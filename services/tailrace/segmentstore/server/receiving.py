@@ -125,8 +125,8 @@ class ReceiveRoom:
     def _is_slow(self, receiver: Receiver) -> bool:
         """Return whether the frame that had room at the last check has made almost no progress since."""
         seen = self._seen.get(receiver)
-        if seen is None or receiver.received_frames != seen[1]:
-            return False
+        if seen is None or (receiver.received_frames != seen[1] and receiver.held_start < 0):
+            return False  # frames that come while a block waits for its end do not end it
         return receiver.received_bytes - seen[0] < limits.RECEIVE_PROGRESS_MIN_BYTES
 
     def _holds(self, connection: Receiving) -> bool:

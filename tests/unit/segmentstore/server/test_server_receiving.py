@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -68,6 +69,32 @@ async def test_blocks_and_ends_that_wait_for_each_other(tight: Any) -> None:
     await tight.until(lambda: tight.server.connections < 4 and tight.receiving.pool.promised_bytes == 0)
     assert tight.server.connections > 0
     assert {len(segment.data) for segment in tight.model.segments.values()} == {0, 2 * len(whole) + 2}
+
+
+async def test_blocks_whose_peers_send_other_frames_in_place_of_the_end(tight: Any) -> None:
+    """Such a frame is no progress of the block, which fills the receive buffers."""
+    tight.receiving._look_s = 0.5  # such frames come between two looks
+    good = await tight.connect()
+    await good.create(SEGMENT)
+    await good.setup(W, SEGMENT)
+    clients = [await tight.connect() for _ in range(4)]
+    for number, client in enumerate(clients):
+        writer = bytes([number] * 16)
+        await client.create(f"scope/stream/{number + 1}.#epoch.0")
+        await client.setup(writer, f"scope/stream/{number + 1}.#epoch.0")
+        client.send(c.AppendBlock(writer, bytes(3 * MIB)))
+    await tight.until(lambda: tight.receiving.pool.promised_bytes == 16 * MIB)
+
+    async def go_on() -> None:
+        while True:
+            for client in clients:
+                client.send(c.KeepAlive())
+            await asyncio.sleep(0.005)
+
+    going_on = asyncio.create_task(go_on())
+    assert isinstance(await good.call(c.AppendBlockEnd(W, 0, bytes(2 * MIB), 1, 1, 1)), c.DataAppended)
+    going_on.cancel()
+    assert tight.server.connections < 5
 
 
 async def test_who_waits_for_room_and_goes_away(tight: Any) -> None:
