@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchStreamError
 from tailrace.common.stream_policies import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
 from tailrace.controller.metadata.policies import check_config
@@ -102,7 +103,13 @@ def segment_ranges(key: StreamKey, segments: Iterable[StreamSegment]) -> pb.Segm
 
 
 def positions(cut: Mapping[int, int]) -> dict[int, int]:
-    """Sort a message's cut by segment id, so that equal cuts are stored as equal bytes."""
+    """Sort a message's cut by segment id, so that equal cuts are stored as equal bytes.
+
+    Raises:
+        BadRequestError: it has more segments than a stream may have.
+    """
+    if len(cut) > limits.STREAM_SEGMENTS_MAX:
+        raise BadRequestError(f"a cut names {len(cut)} segments; at most {limits.STREAM_SEGMENTS_MAX} are allowed")
     return dict(sorted(cut.items()))
 
 

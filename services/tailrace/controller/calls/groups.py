@@ -152,10 +152,11 @@ def _record_from(message: pb.ReaderGroupConfiguration, group_id: str, generation
         canonical = str(uuid.UUID(group_id))
     except ValueError as error:
         raise BadRequestError(f"readerGroupId {group_id[:80]!r} is not a UUID") from error
-    if len(message.startingStreamCuts) > limits.STREAMS_PER_READER_GROUP_MAX:
-        raise BadRequestError(
-            f"startingStreamCuts names too many streams; at most {limits.STREAMS_PER_READER_GROUP_MAX} are allowed"
-        )
+    for field in ("startingStreamCuts", "endingStreamCuts"):
+        if len(getattr(message, field)) > limits.STREAMS_PER_READER_GROUP_MAX:
+            raise BadRequestError(
+                f"{field} names too many streams; at most {limits.STREAMS_PER_READER_GROUP_MAX} are allowed"
+            )
     return ReaderGroupRecord(
         group_id=canonical,
         generation=generation,

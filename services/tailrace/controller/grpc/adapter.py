@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import grpc
 import structlog
 from google.protobuf import message_factory
+from google.protobuf.message import DecodeError
 
 from tailrace.client.control.transport import ERROR_NAME_KEY
 from tailrace.common.auth import Principal
-from tailrace.common.errors import GRPC_INTERNAL, TailraceError, UnavailableError
+from tailrace.common.errors import GRPC_INTERNAL, BadRequestError, TailraceError, UnavailableError
 from tailrace.controller.calls.call import Call
 from tailrace.controller.calls.services import SERVICES, ControllerServices
+from tailrace.controller.grpc.large_requests import LargeRequests
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger(__name__)
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
-_Handler = Callable[[Any, "grpc.aio.ServicerContext[Any, Any]"], Awaitable["Message"]]
+_Handler = Callable[[bytes, "grpc.aio.ServicerContext[Any, Any]"], Awaitable["Message"]]
 
 
 class _Running:
@@ -46,34 +48,41 @@ class _Running:
         self._count -= 1
 
 
+class _Bounds(NamedTuple):
+    running: _Running
+    large: LargeRequests
+
+
 def generic_handlers(
     services: ControllerServices, listener: ListenerKind, calls_max: int
 ) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
     """Return the handlers that a grpc.aio server registers for one kind of listener."""
-    running = _Running(calls_max)
-    return tuple(_generic_handler(services, service, listener, running) for service in SERVICES)
+    bounds = _Bounds(_Running(calls_max), LargeRequests())
+    return tuple(_generic_handler(services, service, listener, bounds) for service in SERVICES)
 
 
 def _generic_handler(
-    services: ControllerServices, service: ServiceDescriptor, listener: ListenerKind, running: _Running
+    services: ControllerServices, service: ServiceDescriptor, listener: ListenerKind, bounds: _Bounds
 ) -> grpc.GenericRpcHandler[Any, Any]:
     handlers = {}
     for method in service.methods:
         request_class = message_factory.GetMessageClass(method.input_type)
         response_class = message_factory.GetMessageClass(method.output_type)
         handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-            _handler(services, method.name, listener, running),
-            request_deserializer=request_class.FromString,
+            _handler(services, method.name, request_class, listener, bounds),
             response_serializer=response_class.SerializeToString,
         )
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
-def _handler(services: ControllerServices, rpc: str, listener: ListenerKind, running: _Running) -> _Handler:
-    async def handle(request: Message, context: grpc.aio.ServicerContext[Any, Any]) -> Message:
+def _handler(
+    services: ControllerServices, rpc: str, request_class: type[Message], listener: ListenerKind, bounds: _Bounds
+) -> _Handler:
+    async def handle(encoded: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Message:
         try:
-            with running:
-                return await services.call(rpc, request, _call_of(context, listener))
+            with bounds.running:
+                async with bounds.large.room(len(encoded)):
+                    return await services.call(rpc, _decoded(request_class, encoded), _call_of(context, listener))
         except TailraceError as error:
             code, text = _CODES[error.grpc_code], str(error)
             # Our client needs the error's name behind the status UNKNOWN; other clients ignore it
@@ -88,6 +97,13 @@ def _handler(services: ControllerServices, rpc: str, listener: ListenerKind, run
         raise AssertionError("abort always raises")
 
     return handle
+
+
+def _decoded(request_class: type[Message], encoded: bytes) -> Message:
+    try:
+        return request_class.FromString(encoded)
+    except DecodeError as error:
+        raise BadRequestError(f"the request is no {request_class.DESCRIPTOR.name}") from error
 
 
 def _call_of(context: grpc.aio.ServicerContext[Any, Any], listener: ListenerKind) -> Call:

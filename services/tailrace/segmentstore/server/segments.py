@@ -6,6 +6,7 @@ docs/protocol/wire.md#replies.
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import uuid
 from typing import TYPE_CHECKING, Final
@@ -228,7 +229,9 @@ async def merge_segments(call: Call, command: c.MergeSegments) -> Command:
 async def merge_batch(call: Call, command: c.MergeSegmentsBatch) -> Command:
     """Merge several sources in order; one that is missing counts as merged (docs/protocol/wire.md#replies)."""
     merged = []
-    for source in command.sources:
+    for number, source in enumerate(command.sources, 1):
+        if number % limits.MERGE_SOURCES_PER_TURN == 0:
+            await asyncio.sleep(0)
         try:
             length = await _merge(call, command.target, source, ())
         except NoSuchSegmentError as error:

@@ -33,6 +33,25 @@ def group(**fields: Any) -> pb.ReaderGroupConfiguration:
     )
 
 
+MANY_CUTS = [pb.StreamCut(streamInfo=pb.StreamInfo(scope="scope", stream="stream"))] * (
+    limits.STREAMS_PER_READER_GROUP_MAX + 1
+)
+MANY_SEGMENTS = [
+    pb.StreamCut(
+        streamInfo=pb.StreamInfo(scope="scope", stream="stream"),
+        cut=dict.fromkeys(range(limits.STREAM_SEGMENTS_MAX + 1), 0),
+    )
+]
+
+
+@pytest.mark.parametrize("cuts", [MANY_CUTS, MANY_SEGMENTS], ids=["streams", "segments"])
+@pytest.mark.parametrize("field", ["startingStreamCuts", "endingStreamCuts"])
+async def test_a_group_has_cuts_of_so_many_streams_and_segments(api: Any, field: str, cuts: list[pb.StreamCut]) -> None:
+    await api.setup()
+    with pytest.raises(BadRequestError, match="are allowed"):
+        await api.call("createReaderGroup", group(**{field: cuts}))
+
+
 async def test_a_group_gets_its_state_stream_and_its_configuration_back_unchanged(api: Any, world: Any) -> None:
     await api.setup()
     created = await api.call("createReaderGroup", group())

@@ -75,6 +75,41 @@ async def test_errors_are_statuses(stub: Any, rpc: str, request_message: Any, co
     assert str(named["tailrace-error"]).endswith("Error"), "the trailing metadata names the error behind a status"
 
 
+async def test_what_is_no_request_is_refused(server: ControllerServer) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(f"/{SERVICES[0].full_name}/createScope")(b"\xff")
+    assert caught.value.code() is grpc.StatusCode.UNKNOWN
+    assert caught.value.details() == "the request is no ScopeInfo"
+
+
+async def test_large_requests_are_decoded_one_after_the_other(
+    server: ControllerServer, stub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes many times its length, decoded."""
+    running = most = 0
+    call = server._services.call
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        try:
+            return await call(*arguments)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr(server._services, "call", counted)
+    scope, large = pb.ScopeInfo(scope="s"), pb.ScopeInfo(scope="x" * 3_000_000)
+    await asyncio.gather(*(stub.checkScopeExists(scope) for _ in range(4)))
+    assert most > 1
+    most = 0
+    answers = await asyncio.gather(*(stub.checkScopeExists(large) for _ in range(4)))
+    assert most == 1
+    assert not any(answer.exists for answer in answers)
+
+
 async def test_a_port_in_use_is_reported(server: ControllerServer, controller: Any) -> None:
     with pytest.raises(StartError, match=str(server.port)):
         await ControllerServer(controller.services, "127.0.0.1", server.port).start()

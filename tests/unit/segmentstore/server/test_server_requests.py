@@ -294,6 +294,24 @@ async def test_merge_batch_counts_missing_sources_as_merged(client: Any) -> None
     assert refused == c.NoSuchSegment(6, missing, "", -1)
 
 
+async def test_a_merge_of_many_missing_sources_leaves_turns_to_other_work(client: Any) -> None:
+    await fill(client, SEGMENT, b"abc")
+    sources = [f"{SOURCE[:-4]}{number:04x}" for number in range(64 * limits.MERGE_SOURCES_PER_TURN)]
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(others())
+    answer = await client.call(c.MergeSegmentsBatch(5, SEGMENT, sources, ""))
+    working.cancel()
+    assert answer == c.SegmentsBatchMerged(5, SEGMENT, [c.MergedSource(source, 3) for source in sources])
+    assert turns > 64
+
+
 async def test_transient_segments_go_with_their_connection(setting: Any) -> None:
     first, second = await setting.connect(), await setting.connect()
     await first.create(SEGMENT)
