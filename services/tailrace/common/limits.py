@@ -29,6 +29,7 @@ CONNECTION_IN_FLIGHT_FREE_BYTES: Final = 1 * MIB  # a connection with less outst
 CONNECTIONS_MAX: Final = 10_000  # of one server
 REQUESTS_PER_CONNECTION_MAX: Final = 4096  # requests without a reply, waiting tail reads included
 REQUESTS_MAX: Final = 32_768  # the same for all connections together
+REQUESTS_ORPHANED_MAX: Final = 8192  # requests of closed connections; further changes end with their connection
 REQUESTS_PER_CONNECTION_FREE: Final = 16  # a connection with fewer is served regardless of the others
 TRANSIENT_SEGMENTS_PER_CONNECTION_MAX: Final = 1024
 SEND_BUFFER_HIGH_BYTES: Final = 1 * MIB  # above it a connection gets no replies and is not read

@@ -7,6 +7,7 @@ The cost is per block: this path neither parses events nor loops over them.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
@@ -68,7 +69,8 @@ class AppendProcessor:
 
         Its appends are refused until `finish_setup`.
         """
-        writer = WriterState(command.segment, scope_of(command.segment), command.writer_id)
+        segment = sys.intern(command.segment)  # writers of one segment, many connections' too, share its name
+        writer = WriterState(segment, sys.intern(scope_of(segment)), command.writer_id)
         self._writers.pop(command.writer_id, None)
         if len(self._writers) >= limits.SETUP_APPENDS_PER_CONNECTION_MAX:
             self._forget_oldest()

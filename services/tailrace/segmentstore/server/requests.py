@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.common import limits, names
 from tailrace.common.auth import AccessLevel
 from tailrace.common.errors import (
+    BadRequestError,
     DataError,
     DiskFullError,
     NoSuchSegmentError,
@@ -96,11 +97,17 @@ class RequestProcessor:
         self._run(work, length_bytes, cancel_with_connection=True)
 
     def close(self) -> None:
-        """End after the connection closed: cancel reads, complete other requests, delete transient segments."""
-        self._context.unanswered.leave(self)
-        for task, cancel_with_connection in self._tasks.items():
-            if cancel_with_connection:
+        """End after the connection closed: cancel reads, complete other requests, delete transient segments.
+
+        Changes that wait for long, such as for a log that does not answer, are cancelled when there are too many.
+        """
+        unanswered = self._context.unanswered
+        unanswered.leave(self)
+        excess = unanswered.orphans - limits.REQUESTS_ORPHANED_MAX
+        for task, cancel_with_connection in reversed(list(self._tasks.items())):
+            if cancel_with_connection or excess > 0:
                 task.cancel()
+                excess -= 1
         self._context.background(self._delete_transients(list(self._tasks)))
 
     def _run(self, work: Coroutine[Any, Any, None], length_bytes: int, *, cancel_with_connection: bool) -> None:
@@ -212,8 +219,11 @@ class RequestProcessor:
             logged = isinstance(error, DiskFullError)  # the container logs it once for all refused requests
             reason = f"{failure.operation} of {failure.segment} failed: {type(error).__name__}: {error}"
             self._fail(reason, logged=logged)
-        else:
+            return
+        try:
             self._outbox.reply(reply)
+        except BadRequestError as error:  # the name that it repeats is longer in its encoding
+            self._fail(f"{failure.operation} failed, and the reply that says so: {error}")
 
     async def _delete_transients(self, tasks: list[asyncio.Task[None]]) -> None:
         # Requests in progress may still create or merge such segments: delete only what remains after them.
