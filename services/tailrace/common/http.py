@@ -109,7 +109,7 @@ async def _refuse(send: Send, status: int, body: bytes) -> None:
 
 
 def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
-    """Return a protocol that limits the number of connections, and how long a peer may take for a request or an answer."""
+    """Return a protocol that limits connections, and how long a peer may take for a request or an answer."""
 
     class BoundedProtocol(H11Protocol):
         """One connection."""
@@ -125,8 +125,8 @@ def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
             self._receiving = self._deadline()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._receiving = _cancelled(self._receiving)
-            self._sending = _cancelled(self._sending)
+            self._end_receiving()
+            self._end_sending()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -147,29 +147,34 @@ def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self._sending = _cancelled(self._sending)
+            self._end_sending()
 
         def _bound_request(self) -> None:
-            """Give a request that has begun until the deadline to end; also a peer to take the rest of what was sent."""
+            """Give a request that has begun until the deadline to end, and a peer to take the rest of what was sent."""
             if self.transport.is_closing():
                 self._sending = self._sending or self._deadline()
             begun = self.conn.their_state is h11.SEND_BODY or (
                 self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
             )
             if not begun:
-                self._receiving = _cancelled(self._receiving)
+                self._end_receiving()
             elif self._receiving is None:
                 self._receiving = self._deadline()
 
         def _deadline(self) -> asyncio.TimerHandle:
             return self.loop.call_later(limits.HTTP_REQUEST_DEADLINE_S, self.transport.abort)
 
+        def _end_receiving(self) -> None:
+            if self._receiving is not None:
+                self._receiving.cancel()
+                self._receiving = None
+
+        def _end_sending(self) -> None:
+            if self._sending is not None:
+                self._sending.cancel()
+                self._sending = None
+
     return BoundedProtocol
-
-
-def _cancelled(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
 
 
 class _Server(uvicorn.Server):

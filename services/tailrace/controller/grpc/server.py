@@ -57,8 +57,7 @@ class ControllerServer:
     async def start(self) -> None:
         """Listen. Raises StartError when the address is not available."""
         server = grpc.aio.server(
-            # Behind the bound of the handlers: gRPC refuses with RESOURCE_EXHAUSTED, which the Java client does not
-            # repeat.
+            # Behind the bound of the handlers, which say why they refuse.
             maximum_concurrent_rpcs=2 * self._calls_max,
             options=[
                 ("grpc.max_receive_message_length", limits.RPC_MESSAGE_MAX_BYTES),

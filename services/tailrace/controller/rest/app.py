@@ -52,7 +52,7 @@ def create_app(
         # Leave out the input: it may be large, secret, or not valid JSON.
         assert isinstance(error, RequestValidationError)
         detail = [{"type": item["type"], "loc": item["loc"], "msg": item["msg"]} for item in error.errors()]
-        return JSONResponse({"detail": detail}, status_code=422)
+        return JSONResponse({"detail": detail}, status_code=400)
 
     app.add_exception_handler(TailraceError, on_error)
     app.add_exception_handler(RequestValidationError, on_invalid)

@@ -78,7 +78,7 @@ async def test_errors_are_statuses(stub: Any, rpc: str, request_message: Any, co
 async def test_what_is_no_request_is_refused(server: ControllerServer) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await channel.unary_unary(f"/{SERVICES[0].full_name}/createScope")(b"\xff")
+            await channel.unary_unary(f"/{SERVICES[0].full_name}/createScope", bytes, bytes)(b"\xff")
     assert caught.value.code() is grpc.StatusCode.UNKNOWN
     assert caught.value.details() == "the request is no ScopeInfo"
 

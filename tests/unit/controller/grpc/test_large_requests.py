@@ -60,7 +60,8 @@ async def test_requests_wait_for_room_in_their_order_and_small_ones_for_nothing(
     assert await running(third) == [True]
     await third.end()
     await small.end()
-    assert await running(whole := Request(room, MOST)) == [True], "all room is free again"
+    whole = Request(room, MOST)
+    assert await running(whole) == [True], "all room is free again"
     await whole.end()
 
 

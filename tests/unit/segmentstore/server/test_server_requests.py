@@ -313,9 +313,7 @@ async def test_a_merge_of_many_missing_sources_leaves_turns_to_other_work(client
     assert turns > 64
 
 
-async def test_changes_of_closed_connections_are_bounded(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_changes_of_closed_connections_are_bounded(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A container does not answer, and clients that give up come again with the same changes."""
     most, each = 50, 40
     monkeypatch.setattr(limits, "REQUESTS_ORPHANED_MAX", most)
