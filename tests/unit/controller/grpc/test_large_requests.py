@@ -16,7 +16,7 @@ MOST = limits.RPC_LARGE_REQUESTS_MAX_BYTES
 
 
 class Request:
-    """One that runs until it is told to end."""
+    """One that runs until its end is asked for."""
 
     def __init__(self, requests: LargeRequests, length_bytes: int) -> None:
         self.runs = False
