@@ -23,7 +23,7 @@ from tailrace.segmentstore.container.segment_operations import SegmentOperations
 from tailrace.segmentstore.metadata import checkpoint, operation_log
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.fields import Attributes
-from tailrace.segmentstore.metadata.operation_log import Placed
+from tailrace.segmentstore.metadata.operation_log import Placed, PlacedAppends
 from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
@@ -89,11 +89,12 @@ def _accumulate_replayed_twice(patch: pytest.MonkeyPatch) -> None:
     """
     apply = Recovery._apply
 
-    def twice(self: Recovery, placed: Placed, place: str) -> None:
-        segment = self._state.segments.get(getattr(placed.operation, "segment_id", -1))
+    def twice(self: Recovery, placed: Placed | PlacedAppends, place: str) -> None:
+        operation = None if isinstance(placed, PlacedAppends) else placed.operation
+        segment = self._state.segments.get(getattr(operation, "segment_id", -1))
         before = segment.committed.get(EVENT_COUNT, 0) if segment is not None else 0
         apply(self, placed, place)
-        if segment is not None and isinstance(placed.operation, ops.Append):
+        if segment is not None and isinstance(operation, ops.Append):
             segment.set_attributes(placed.sequence, [(EVENT_COUNT, before + segment.core[EVENT_COUNT])])
 
     patch.setattr(Recovery, "_apply", twice)

@@ -20,7 +20,7 @@ from tailrace.segmentstore.api import (
 )
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.recovery import Recovery
-from tailrace.segmentstore.metadata.operation_log import Placed
+from tailrace.segmentstore.metadata.operation_log import Placed, PlacedAppends
 from tailrace.segmentstore.tables import compaction, service
 from tailrace.segmentstore.tables.access import TableAccess
 from tailrace.segmentstore.tables.cache import EntryCache
@@ -136,9 +136,10 @@ def _table_counters_replayed_twice(patch: pytest.MonkeyPatch) -> None:
     """
     apply = Recovery._apply
 
-    def twice(self: Recovery, placed: Placed, place: str) -> None:
+    def twice(self: Recovery, placed: Placed | PlacedAppends, place: str) -> None:
         """Takes the final value in the log for one that is to be added."""
-        segment = self._state.segments.get(getattr(placed.operation, "segment_id", -1))
+        operation = None if isinstance(placed, PlacedAppends) else placed.operation
+        segment = self._state.segments.get(getattr(operation, "segment_id", -1))
         before = segment.committed.get(TABLE_ENTRY_COUNT, 0) if segment is not None else 0
         apply(self, placed, place)
         if segment is not None and segment.committed.get(TABLE_ENTRY_COUNT, before) != before:
