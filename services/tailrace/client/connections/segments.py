@@ -347,11 +347,14 @@ class SegmentClient:
         async def recover(error: Exception) -> c.TableKeysRemoved | None:
             nonlocal outcome_unknown
             outcome_unknown = not isinstance(error, TableKeyNotExistsError)
+            if not outcome_unknown and len(keys) > 1:  # another client may have removed one of them
+                found = await self.table_get(name, [key for key, _ in keys])
+                outcome_unknown = any(entry is not None for entry in found)
             return None if outcome_unknown else c.TableKeysRemoved(0, name)
 
         try:
             await self._call(name, lambda token: c.RemoveTableKeys(0, name, token, wanted), c.TableKeysRemoved, recover)
-        except TableKeyBadVersionError as error:
+        except (TableKeyBadVersionError, TableKeyNotExistsError) as error:
             if outcome_unknown:
                 raise UnavailableError(
                     f"it is unknown whether a removal without a reply was applied: {error}"

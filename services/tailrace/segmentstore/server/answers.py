@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tailrace.common import names
 from tailrace.common.errors import OutcomeUnknownError, TailraceError
 from tailrace.segmentstore.server import segments, tables
+from tailrace.segmentstore.server.calls import confirmed
 from tailrace.segmentstore.server.context import scope_of
 from tailrace.wire import commands as c
 
@@ -52,11 +53,11 @@ async def answer(call: Call, command: Any, handler: Handler) -> Reply:
     except OutcomeUnknownError:
         raise
     except TailraceError:
-        await _confirmed(call.container)
+        await confirmed(call.container)
         raise
     if isinstance(reply, c.SegmentAttributeUpdated) and not reply.success:
-        await _confirmed(call.container)
-    return reply  # a change was acknowledged by the log, which confirms ownership
+        await confirmed(call.container)
+    return reply  # a change was acknowledged by the log, which confirms ownership; its handler looked when there was none
 
 
 async def as_owner(container: SegmentContainer, work: Awaitable[_T]) -> _T:
@@ -64,12 +65,7 @@ async def as_owner(container: SegmentContainer, work: Awaitable[_T]) -> _T:
     try:
         outcome = await work
     except TailraceError:
-        await _confirmed(container)
+        await confirmed(container)
         raise
-    await _confirmed(container)
+    await confirmed(container)
     return outcome
-
-
-async def _confirmed(container: SegmentContainer) -> None:
-    if not container.may_answer():
-        await container.wait_owner()

@@ -35,6 +35,12 @@ class Call:
         return self.context.registry.table_service(self.container)
 
 
+async def confirmed(container: SegmentContainer) -> None:
+    """Return once the container has confirmed its ownership (docs/design.md#stale-owners). Raises WrongHostError."""
+    if not container.may_answer():
+        await container.wait_owner()
+
+
 Reply: TypeAlias = Command | bytes
 HandlerFunction: TypeAlias = Callable[[Call, Any], Awaitable[Reply]]
 
@@ -48,7 +54,8 @@ class Handler:
     - ``waits``: the request has no deadline; it may wait until its connection ends, which cancels it.
     - ``reply_bytes``: returns how large the reply may become, for commands with large replies.
     - ``copies``: how many copies of the request's data are in memory while it is served.
-    - ``changes``: success means that the change is in the log.
+    - ``changes``: success means that the change is in the log, which confirms ownership, or that there was nothing to
+      change: then the handler asks for `confirmed`.
     """
 
     function: HandlerFunction

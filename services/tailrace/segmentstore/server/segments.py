@@ -33,7 +33,7 @@ from tailrace.segmentstore.api import (
     SegmentKind,
     is_core_attribute,
 )
-from tailrace.segmentstore.server.calls import Call, Handler
+from tailrace.segmentstore.server.calls import Call, Handler, confirmed
 from tailrace.segmentstore.server.context import scope_of
 from tailrace.wire import commands as c
 from tailrace.wire.codec import encode_segment_read
@@ -200,6 +200,7 @@ async def truncate_segment(call: Call, command: c.TruncateSegment) -> Command:
     """Drop the bytes before an offset."""
     await refuse_table(call.container, command.segment)
     await call.container.truncate(command.segment, command.truncation_offset)
+    await confirmed(call.container)  # there may have been nothing to truncate
     return c.SegmentTruncated(command.request_id, command.segment)
 
 
@@ -239,6 +240,7 @@ async def merge_batch(call: Call, command: c.MergeSegmentsBatch) -> Command:
                 raise
             length = (await call.container.info(command.target)).length
         merged.append(c.MergedSource(source, length))
+    await confirmed(call.container)  # all of them may be missing
     return c.SegmentsBatchMerged(command.request_id, command.target, merged)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
-from tailrace.segmentstore.server.calls import Call, Handler
+from tailrace.segmentstore.server.calls import Call, Handler, confirmed
 from tailrace.wire import commands as c
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ async def update_entries(call: Call, command: c.UpdateTableEntries) -> Command:
         if len(entry.value) > limits.TABLE_VALUE_MAX_BYTES:
             raise BadRequestError(f"a value of {len(entry.value)} bytes, at most {limits.TABLE_VALUE_MAX_BYTES}")
     versions = await call.tables.update(command.segment, command.entries, command.table_segment_offset)
+    if not versions:
+        await confirmed(call.container)
     return c.TableEntriesUpdated(command.request_id, versions)
 
 
@@ -52,7 +54,8 @@ async def remove_keys(call: Call, command: c.RemoveTableKeys) -> Command:
     """Remove keys atomically."""
     for key in command.keys:
         _check_key(key.key)
-    await call.tables.remove(command.segment, command.keys, command.table_segment_offset)
+    if not await call.tables.remove(command.segment, command.keys, command.table_segment_offset):
+        await confirmed(call.container)
     return c.TableKeysRemoved(command.request_id, command.segment)
 
 

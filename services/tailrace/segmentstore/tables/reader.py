@@ -69,9 +69,8 @@ class TableReader:
         result = [self._cached_chain(table, head) for head in heads]
         cold = [index for index, bucket in enumerate(result) if bucket is None]
         found_bytes = _bytes_of(result)
+        _check_bytes(found_bytes, max_bytes)
         for first in range(0, len(cold), limits.TABLE_ENTRY_READS_MAX):
-            if max_bytes is not None and found_bytes > max_bytes:
-                raise BadRequestError(f"the requested entries have more than {max_bytes} bytes")
             group = cold[first : first + limits.TABLE_ENTRY_READS_MAX]
             if len(group) == 1:
                 loaded = [await self._chain(table, heads[group[0]])]
@@ -80,6 +79,7 @@ class TableReader:
             for index, bucket in zip(group, loaded, strict=True):
                 result[index] = bucket
             found_bytes += _bytes_of(loaded)
+            _check_bytes(found_bytes, max_bytes)
         return [bucket for bucket in result if bucket is not None]
 
     def remember(self, table_id: int, bucket: Bucket) -> None:
@@ -170,6 +170,11 @@ class TableReader:
                 return records
             window = record_length(data, f"{table.name}, table record at {from_offset}")
         return []
+
+
+def _check_bytes(found_bytes: int, max_bytes: int | None) -> None:
+    if max_bytes is not None and found_bytes > max_bytes:
+        raise BadRequestError(f"the requested entries have more than {max_bytes} bytes")
 
 
 def _bytes_of(buckets: Sequence[Bucket | None]) -> int:

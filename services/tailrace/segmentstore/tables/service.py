@@ -134,14 +134,18 @@ class TableService:
         done = await self._change(segment, [entry.key for entry in entries], table_offset, plan)
         return done.versions
 
-    async def remove(self, segment: str, keys: Sequence[TableKey], table_offset: int = -1) -> None:
-        """Remove atomically; errors as `update`. An absent key without a condition is removed successfully."""
+    async def remove(self, segment: str, keys: Sequence[TableKey], table_offset: int = -1) -> bool:
+        """Remove atomically; errors as `update`. An absent key without a condition is removed successfully.
+
+        Returns False when there was nothing to change.
+        """
         _check_batch(keys)
 
         def plan(layout: Layout, ids: Ids, buckets: Buckets, tail: int) -> Plan:
             return plan_remove(ids, buckets, keys, tail, tombstones=layout.has_tombstones)
 
-        await self._change(segment, [key.key for key in keys], table_offset, plan)
+        done = await self._change(segment, [key.key for key in keys], table_offset, plan)
+        return not done.is_empty
 
     async def _change(self, segment: str, keys: Sequence[bytes], table_offset: int, plan: PlanBatch) -> Plan:
         for _ in range(limits.TABLE_CONFLICT_RETRIES_MAX):

@@ -70,8 +70,11 @@ class TableOperations(Protocol):
         """
         ...
 
-    async def remove(self, segment: str, keys: Sequence[TableKey], table_offset: int = -1) -> None:
-        """Remove atomically; errors as `update`. An absent key without a condition is removed successfully."""
+    async def remove(self, segment: str, keys: Sequence[TableKey], table_offset: int = -1) -> bool:
+        """Remove atomically; errors as `update`. An absent key without a condition is removed successfully.
+
+        Returns False when there was nothing to change: the log has not confirmed that the container is owned.
+        """
         ...
 
     async def get(self, segment: str, keys: Sequence[bytes]) -> list[TableEntry | None]:

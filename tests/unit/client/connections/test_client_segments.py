@@ -192,6 +192,23 @@ async def test_a_table_update_that_others_wrote_after_may_have_been_applied(stor
         await client.table_remove(NAME, [(b"key", 7)])
 
 
+@pytest.mark.parametrize("left", [None, TableEntry(b"b", b"", 8)], ids=["none is left", "one is left"])
+async def test_a_removal_of_several_keys_was_applied_when_none_is_left(
+    store: Any, client: SegmentClient, left: TableEntry | None
+) -> None:
+    """Its answer was lost; that a key is missing now may be the trace of another client that removed only that one."""
+    store.cut(c.RemoveTableKeys)
+    store.answer(c.RemoveTableKeys, lambda i: c.TableKeyDoesNotExist(i, NAME, ""))
+    entries = [TableEntry(b"a", b"", -1), left or TableEntry(b"b", b"", -1)]
+    store.answer(c.ReadTable, lambda i: c.TableRead(i, NAME, entries))
+    removing = client.table_remove(NAME, [(b"a", 7), (b"b", 8)])
+    if left is None:
+        await removing
+    else:
+        with pytest.raises(UnavailableError, match="unknown"):
+            await removing
+
+
 async def test_a_condition_that_fails_at_the_first_attempt_is_reported(store: Any, client: SegmentClient) -> None:
     store.answer(c.UpdateTableEntries, lambda i: c.TableKeyBadVersion(i, NAME, ""))
     with pytest.raises(TableKeyBadVersionError):

@@ -124,6 +124,10 @@ REQUESTS: dict[str, c.Command] = {
     "table read": c.ReadTable(7, TABLE, "", [c.TableKey(b"key")]),
     "refused update": c.UpdateTableEntries(7, TABLE, "", [c.TableEntry(b"key", b"", 17)], -1),
     "refused create": c.CreateSegment(7, SEGMENT, 0, 0, ""),
+    "removal of what the new owner may have": c.RemoveTableKeys(7, TABLE, "", [c.TableKey(b"new")], -1),
+    "update of nothing": c.UpdateTableEntries(7, TABLE, "", [], -1),
+    "truncation at the start": c.TruncateSegment(7, SEGMENT, 0, ""),
+    "merge of what is missing": c.MergeSegmentsBatch(7, SEGMENT, [f"{SEGMENT}#transaction.{0xAA:032x}"], ""),
 }
 
 

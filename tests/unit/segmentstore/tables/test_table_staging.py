@@ -10,6 +10,7 @@ import pytest
 from tailrace.common import limits
 from tailrace.common.errors import (
     BadOffsetError,
+    BadRequestError,
     ContainerStoppedError,
     DiskFullError,
     TableKeyBadVersionError,
@@ -241,3 +242,16 @@ async def test_puts_that_look_up_the_index_share_frames(real_container: Containe
     assert log.next_sequence - frames <= count // 8
     found = await service.get(TABLE, keys)
     assert [entry.version for entry in found if entry is not None] == versions
+
+
+async def test_a_get_of_more_than_a_reply_may_have_is_refused_at_the_group_that_exceeds_it(
+    tables: TableService, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when that group is the last one."""
+    keys = [b"%d" % number for number in range(8)]
+    await tables.update(TABLE, [TableEntry(key, bytes(200)) for key in keys])
+    monkeypatch.setattr(limits, "TABLE_ENTRY_READS_MAX", 4)
+    monkeypatch.setattr(limits, "FRAME_MAX_BYTES", 1000)
+    assert len(await TableService(model).get(TABLE, keys[:4])) == 4
+    with pytest.raises(BadRequestError, match="more than 1000 bytes"):
+        await TableService(model).get(TABLE, keys)
