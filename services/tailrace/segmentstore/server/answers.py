@@ -57,7 +57,7 @@ async def answer(call: Call, command: Any, handler: Handler) -> Reply:
         raise
     if isinstance(reply, c.SegmentAttributeUpdated) and not reply.success:
         await confirmed(call.container)
-    return reply  # a change was acknowledged by the log, which confirms ownership; its handler looked when there was none
+    return reply  # the log acknowledged a change, which confirms ownership; without one, the handler asked for it
 
 
 async def as_owner(container: SegmentContainer, work: Awaitable[_T]) -> _T:
