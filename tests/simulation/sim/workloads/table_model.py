@@ -356,7 +356,11 @@ class TableWriter:
         batch = self._batch(state)
         gone = {key.key for key in batch}
         after = {key: held for key, held in (state or {}).items() if key not in gone}
-        return after, lambda: service.remove(self.table.name, batch), self._refusal(state, batch)
+
+        async def call() -> None:
+            await service.remove(self.table.name, batch)
+
+        return after, call, self._refusal(state, batch)
 
 
 class TableAuditor:
