@@ -50,6 +50,7 @@ docs/protocol/wire.md#failure-replies)::
         ├── DeadlineError
         ├── OverloadedError
         ├── DiskFullError
+        ├── NoSuchBucketError
         └── FencedError
     └── DataError                       never retried, never skipped: names the place
         ├── CorruptionError
@@ -423,6 +424,10 @@ class DiskFullError(UnavailableError):
 
     grpc_code = GRPC_RESOURCE_EXHAUSTED
     http_status = 507
+
+
+class NoSuchBucketError(UnavailableError):
+    """The bucket of the object store is missing: whether an object exists is unknown (docs/design.md#tier-2)."""
 
 
 class FencedError(UnavailableError):

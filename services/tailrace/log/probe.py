@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
-from tailrace.common.errors import AlreadyExistsError, NotFoundError, StartError, UnavailableError
+from tailrace.common.errors import AlreadyExistsError, NoSuchBucketError, NotFoundError, StartError, UnavailableError
 from tailrace.log.object_requests import ObjectRequests, gather_all
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ async def probe_conditions(store: ObjectStore, nonce: str, place: str = "the obj
         try:
             await probe.run()
             return
+        except NoSuchBucketError as error:
+            raise StartError(f"{place} cannot hold the log: it does not exist") from error
         except UnavailableError:
             if attempt == limits.LOG_PROBE_ATTEMPTS - 1:
                 raise

@@ -26,6 +26,7 @@ from tailrace.common.errors import (
     AlreadyExistsError,
     CorruptionError,
     DeadlineError,
+    NoSuchBucketError,
     NotFoundError,
     StartError,
     UnavailableError,
@@ -55,13 +56,27 @@ class ObstoreObjects:
         except TimeoutError as error:
             raise DeadlineError(f"{what} {key}: no answer in {limits.STORAGE_CALL_DEADLINE_S:.0f} s") from error
         except (FileNotFoundError, obstore.exceptions.NotFoundError) as error:
-            raise NotFoundError(f"object {key} does not exist") from error
+            raise self._missing(what, key, error) from error
         except ObjectExistsError as error:
             raise AlreadyExistsError(f"object {key} exists already") from error
         except AlreadyExistsError:
             raise
         except (ObjectStoreError, OSError) as error:
             raise UnavailableError(f"{what} {key}: {_first_line(error)}") from error
+
+    def _missing(self, what: str, key: str, error: BaseException) -> NotFoundError | UnavailableError:
+        """Return what a 404 means: from S3 that an object is missing only with its code, for a read.
+
+        A proxy before the store answers 404, too, and knows nothing of objects.
+        """
+        if not isinstance(self._store, S3Store):
+            return NotFoundError(f"object {key} does not exist")
+        code = _field(error, "Code")
+        if code == "NoSuchKey" and what == "get":
+            return NotFoundError(f"object {key} does not exist")
+        if code == "NoSuchBucket":
+            return NoSuchBucketError(f"{what} {key}: {_first_line(error)}")
+        return UnavailableError(f"{what} {key}: the object store did not answer: {_first_line(error)}")
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
         """Create an object from the joined buffers in a single request, never multipart."""
@@ -113,15 +128,13 @@ class ObstoreObjects:
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; missing ones are not an error. An S3 store gets one request for all of them."""
-        if keys and isinstance(self._store, S3Store):
-            await self._delete(keys[0], [self._prefix + key for key in keys])
+        if keys and isinstance(self._store, S3Store):  # which answers that missing objects are deleted
+            paths = [self._prefix + key for key in keys]
+            await self._call("delete", keys[0], obstore.delete_async(self._store, paths))
             return
         for key in keys:
-            await self._delete(key, self._prefix + key)
-
-    async def _delete(self, what: str, paths: str | Sequence[str]) -> None:
-        with contextlib.suppress(NotFoundError):
-            await self._call("delete", what, obstore.delete_async(self._store, paths))
+            with contextlib.suppress(NotFoundError):
+                await self._call("delete", key, obstore.delete_async(self._store, self._prefix + key))
 
     async def close(self) -> None:
         """Do nothing: obstore closes its connections with the store object."""
@@ -231,9 +244,16 @@ def _remove_unlocked(path: Path) -> None:
 def _first_line(error: BaseException) -> str:
     """Return a store's error in one line, with the code and message of its XML in place of the XML."""
     text = str(error).strip()
-    details = [found[1] for field in ("Code", "Message") if (found := re.search(f"<{field}>(.*?)</{field}>", text))]
+    details = [found for name in ("Code", "Message") if (found := _field(error, name))]
     line = (text or type(error).__name__).splitlines()[0].partition(": <?xml")[0]
+    line = re.sub("^Object at location .*? not found: ", "", line)  # that of a deletion has all its keys
     return ": ".join([line[:300], *details])
+
+
+def _field(error: BaseException, name: str) -> str:
+    """Return a field of the XML with which S3 answered; empty: there is none."""
+    found = re.search(f"<{name}>(.*?)</{name}>", str(error))
+    return found[1].strip() if found else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +328,7 @@ async def probe(store: ObjectStore, nonce: str, place: str = "Tier 2") -> None:
     try:
         try:
             await store.put(key, [nonce.encode()], if_absent=True)
-        except NotFoundError as error:
+        except (NoSuchBucketError, NotFoundError) as error:
             raise StartError(f"{place} does not exist: objects cannot be stored there") from error
         if await store.get(key) != nonce.encode():
             raise StartError(f"{place} returned other bytes than those written")

@@ -1,0 +1,246 @@
+"""A 404 of S3 means that an object is missing only with the code NoSuchKey: a proxy answers 404, too."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tailrace.common.errors import FencedError, NoSuchBucketError, NotFoundError, StartError, UnavailableError
+from tailrace.log.object import ObjectLog
+from tailrace.log.probe import probe_conditions
+from tailrace.storage.obstores import open_object_store, probe
+from tailrace.storage.port import ObjectStore
+
+PROXY = b"default backend - 404"
+NO_KEY = b'<?xml version="1.0"?>\n<Error><Code>NoSuchKey</Code><Message>The key does not exist.</Message></Error>'
+NO_BUCKET = b'<?xml version="1.0"?>\n<Error><Code>NoSuchBucket</Code><Message>No such bucket.</Message></Error>'
+DENIED = b"<Error><Code>PreconditionFailed</Code></Error>"
+CALLS: dict[str, Callable[[ObjectStore], Awaitable[Any]]] = {
+    "put": lambda store: store.put("k", [b"x"]),
+    "create": lambda store: store.put("k", [b"x"], if_absent=True),
+    "get": lambda store: store.get("k"),
+    "get_range": lambda store: store.get_range("k", 2, 5),
+    "list": lambda store: _listed(store),
+    "delete": lambda store: store.delete(["k", "l"]),
+}
+
+
+async def _listed(store: ObjectStore) -> list[str]:
+    return [info.key async for info in store.list("")]
+
+
+class FakeS3:
+    """As much of S3 as the object log needs. With ``body_404`` the requests that ``catches`` matches get a 404."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.body_404: bytes | None = None
+        self.catches = re.compile("")
+        self.caught = 0
+        self._connections: set[asyncio.StreamWriter] = set()
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[ObjectStore]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            yield open_object_store("s3://bucket/p", s3_endpoint=f"http://127.0.0.1:{port}")
+            for writer in list(self._connections):  # of requests that were given up
+                writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections.add(writer)
+        try:
+            await self._reply(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client has given up
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            self._connections.discard(writer)
+
+    async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        _, *rest = head.lower().splitlines()
+        fields = {name: value.strip() for name, _, value in (each.partition(":") for each in rest)}
+        body = await reader.readexactly(int(fields.get("content-length", "0")))
+        verb, path = head.split(" ")[:2]
+        if self.body_404 is not None and self.catches.match(f"{verb} {path}"):
+            self.caught += 1
+            status, answer = "404 Not Found", self.body_404
+        else:
+            status, answer = self._answer(verb, path, fields, body)
+        length = f"content-length: {len(answer)}\r\n"
+        more = 'etag: "x"\r\nlast-modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nconnection: close\r\n\r\n'
+        writer.write(f"HTTP/1.1 {status}\r\n{length}{more}".encode() + (b"" if verb == "HEAD" else answer))
+        await writer.drain()
+
+    def _answer(self, verb: str, path: str, fields: dict[str, str], body: bytes) -> tuple[str, bytes]:
+        if "?" in path and verb == "GET":
+            contents = "".join(
+                f"<Contents><Key>{key.removeprefix('/bucket/')}</Key><Size>{len(data)}</Size>"
+                "<LastModified>2015-10-21T07:28:00.000Z</LastModified></Contents>"
+                for key, data in sorted(self.objects.items())
+            )
+            return "200 OK", f"<ListBucketResult>{contents}</ListBucketResult>".encode()
+        if verb == "POST":
+            keys = re.findall("<Key>(.*?)</Key>", body.decode())
+            for key in keys:
+                self.objects.pop(f"/bucket/{key}", None)
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            return "200 OK", f"<DeleteResult>{deleted}</DeleteResult>".encode()
+        if verb == "PUT":
+            if "if-none-match" in fields and path in self.objects:
+                return "412 Precondition Failed", DENIED
+            self.objects[path] = body
+            return "200 OK", b""
+        if path not in self.objects:
+            return "404 Not Found", NO_KEY
+        data = self.objects[path]
+        if found := re.fullmatch(r"bytes=(\d+)-(\d+)", fields.get("range", "")):
+            first, end = int(found[1]), min(int(found[2]) + 1, len(data))
+            if first >= len(data):
+                return "416 Range Not Satisfiable", b"<Error><Code>InvalidRange</Code></Error>"
+            return f"206 Partial Content\r\ncontent-range: bytes {first}-{end - 1}/{len(data)}", data[first:end]
+        return "200 OK", data
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden-secret")
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("body", [PROXY, b"", b"<html>\n<Code>404</Code>"])
+async def test_a_404_of_a_proxy_is_no_answer_of_the_store(call: str, body: bytes) -> None:
+    s3 = FakeS3()
+    async with s3.serving() as store:
+        await store.put("k", [b"0123456789"])
+        s3.body_404 = body
+        with pytest.raises(UnavailableError) as caught:
+            await CALLS[call](store)
+        assert not isinstance(caught.value, NoSuchBucketError)
+        assert "404 Not Found" in str(caught.value)
+        assert body.decode().partition("\n")[0] in str(caught.value)
+        assert "hidden" not in str(caught.value)
+        s3.body_404 = None
+        await CALLS["get"](store) if call != "delete" else await CALLS["delete"](store)
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call != "list"])
+async def test_a_missing_bucket_says_nothing_of_an_object(call: str) -> None:
+    s3 = FakeS3()
+    s3.body_404 = NO_BUCKET
+    async with s3.serving() as store:
+        with pytest.raises(NoSuchBucketError, match="404 Not Found: NoSuchBucket: No such bucket"):
+            await CALLS[call](store)
+
+
+@pytest.mark.parametrize("call", ["get", "get_range"])
+async def test_a_missing_object_is_missing(call: str) -> None:
+    async with FakeS3().serving() as store:
+        with pytest.raises(NotFoundError, match="object k does not exist"):
+            await CALLS[call](store)
+
+
+@pytest.mark.parametrize("call", ["put", "create", "delete"])
+async def test_only_a_read_finds_that_an_object_is_missing(call: str) -> None:
+    s3 = FakeS3()
+    s3.body_404 = NO_KEY
+    async with s3.serving() as store:
+        with pytest.raises(UnavailableError):
+            await CALLS[call](store)
+
+
+async def test_a_look_for_the_size_trusts_no_404_without_a_body() -> None:
+    """A HEAD has none; only a range that an object does not have leads to one."""
+    s3 = FakeS3()
+    s3.body_404, s3.catches = b"", re.compile("HEAD ")
+    async with s3.serving() as store:
+        await store.put("k", [b"0"])
+        with pytest.raises(UnavailableError):
+            await store.get_range("k", 2, 5)
+        assert s3.caught == 1
+
+
+@pytest.mark.parametrize("body", [PROXY, NO_BUCKET])
+async def test_deletions_that_got_a_404_are_made_again(body: bytes) -> None:
+    s3 = FakeS3()
+    async with s3.serving() as store:
+        await store.put("k", [b"0"])
+        s3.body_404 = body
+        with pytest.raises(UnavailableError):
+            await store.delete(["k"])
+        s3.body_404 = None
+        assert await _listed(store) == ["k"]
+        await store.delete(["k", "never-there"])
+        assert await _listed(store) == []
+
+
+async def test_probes_name_a_missing_bucket_and_wait_for_a_proxy() -> None:
+    s3 = FakeS3()
+    async with s3.serving() as store:
+        s3.body_404 = NO_BUCKET
+        with pytest.raises(StartError, match="Tier 2 does not exist: objects cannot be stored there"):
+            await probe(store, "nonce")
+        with pytest.raises(StartError, match="the object store cannot hold the log: it does not exist"):
+            await probe_conditions(store, "nonce")
+        s3.body_404 = PROXY
+        with pytest.raises(UnavailableError, match="Tier 2 is not available: put probe/nonce: "):
+            await probe(store, "nonce")
+
+
+async def test_a_fenced_owner_acknowledges_nothing_while_a_proxy_answers_404() -> None:
+    """No recovery would find what it acknowledges: the next owner has read the log before."""
+    s3 = FakeS3()
+    async with s3.serving() as store:
+        first, second, third = (ObjectLog(store, 0) for _ in range(3))
+        await first.open(1, b"a" * 16)
+        assert await first.append([b"one"]) == 0
+        await second.open(2, b"b" * 16)
+        s3.body_404, s3.catches = PROXY, re.compile("GET .*/claims/")
+        lost = first.append([b"two"])
+        while s3.caught < 3 and not lost.done():  # noqa: ASYNC110 - the fake has no event
+            await asyncio.sleep(0.01)
+        assert not lost.done()
+        s3.body_404 = None
+        with pytest.raises(FencedError):
+            await lost
+        await first.close()
+        await second.close()
+        await third.open(3, b"c" * 16)
+        assert [bytes(frame.payload) async for frame in third.recover()] == [b"one"]
+        await third.close()
+
+
+async def test_a_log_survives_a_proxy_that_answers_404() -> None:
+    """Its puts are retried, and a reopening loses nothing."""
+    s3 = FakeS3()
+    async with s3.serving() as store:
+        log = ObjectLog(store, 0)
+        await log.open(1, b"a" * 16)
+        s3.body_404, s3.catches = PROXY, re.compile("PUT ")
+        appended = log.append([b"one"])
+        while s3.caught < 2 and not appended.done():  # noqa: ASYNC110 - the fake has no event
+            await asyncio.sleep(0.01)
+        s3.body_404 = None
+        assert await appended == 0
+        await log.close()
+        again = ObjectLog(store, 0, opened_epoch=1)
+        s3.body_404, s3.catches = PROXY, re.compile("GET ")
+        opening = asyncio.ensure_future(again.open(2, b"b" * 16))
+        while s3.caught < 4 and not opening.done():  # noqa: ASYNC110 - the fake has no event
+            await asyncio.sleep(0.01)
+        s3.body_404 = None
+        await opening
+        assert [bytes(frame.payload) async for frame in again.recover()] == [b"one"]
+        await again.close()
