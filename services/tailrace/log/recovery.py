@@ -23,8 +23,8 @@ class FileScan:
     """The result of scanning one file.
 
     ``sectors`` are the first sectors of the contiguous DATA frames from ``first_sequence`` on. ``end_offset`` is where
-    that prefix (with its MARK frames) ends, and ``end`` what is there. ``greatest_*`` cover every valid header of the
-    file, also those behind the end; ``strays`` counts the latter.
+    that prefix (with its MARK frames) ends, and ``end`` what is there. ``greatest_*`` cover every valid header that
+    the file's owner wrote, also those behind the end; ``strays`` counts the latter.
     """
 
     name: str

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError
+from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.kernel import is_zero
 from tailrace.log import frames
 from tailrace.log.frames import Condition, FrameHeader, FrameKind, StartRecord, Verdict
@@ -78,16 +78,41 @@ async def frame_at(window: Window, offset: int) -> tuple[FrameHeader, memoryview
 async def scan_directory(disk: ReadableDisk, directory: str, container: int) -> list[FileScan]:
     """Scan every log file of a directory."""
     scans = []
+    nonces: dict[int, set[bytes]] = {}  # of the owner of each epoch
+    without: list[FileScan] = []  # files that do not show their owner
     for name in disk.list(directory):
         if match := _NAME.fullmatch(name):
             file = disk.open(f"{directory}/{name}")
             try:
                 scan = FileScan(f"{directory}/{name}", int(match[2]), int(match[1]), file.length_bytes)
-                await _scan_file(Window(file), scan, container)
+                window = Window(file)
+                await _scan_file(window, scan, container)
+                if nonce := scan.nonce or await _nonce_of_torn_start(window, scan, container):
+                    nonces.setdefault(scan.epoch, set()).add(nonce)
+                    await _scan_rest(window, scan, container, {nonce})
+                else:
+                    without.append(scan)
             finally:
                 file.close()
             scans.append(scan)
+    for scan in without:
+        file = disk.open(scan.name)
+        try:
+            await _scan_rest(Window(file), scan, container, nonces.get(scan.epoch, set()))
+        finally:
+            file.close()
     return scans
+
+
+async def _nonce_of_torn_start(window: Window, scan: FileScan, container: int) -> bytes:
+    """Return the owner's nonce in the header of a START that is not whole; empty: the header is not whole either.
+
+    Only the log itself writes at the beginning of a file, never data of its users.
+    """
+    header = frames.decode_header(await window.view(0, frames.SECTOR_BYTES), 0)
+    if isinstance(header, Verdict) or header.kind is not FrameKind.START:
+        return b""
+    return header.nonce if (header.container, header.epoch) == (container, scan.epoch) else b""
 
 
 async def _scan_file(window: Window, scan: FileScan, container: int) -> None:
@@ -113,7 +138,6 @@ async def _scan_file(window: Window, scan: FileScan, container: int) -> None:
             scan.nonce = header.nonce
         offset += header.frame_length
     scan.end_offset = offset
-    await _scan_rest(window, scan, container)
 
 
 def _misplaced(scan: FileScan, header: FrameHeader, container: int) -> str:
@@ -136,8 +160,13 @@ def _note(scan: FileScan, header: FrameHeader) -> None:
     scan.greatest_log_start = max(scan.greatest_log_start, header.log_start)
 
 
-async def _scan_rest(window: Window, scan: FileScan, container: int) -> None:
-    """Search for valid headers behind the prefix: they show what was acknowledged."""
+async def _scan_rest(window: Window, scan: FileScan, container: int, nonces: Collection[bytes]) -> None:
+    """Search for valid headers of the owner behind the prefix: they show what was acknowledged.
+
+    Behind a torn frame there may be anything that its writer put into its payload, also what looks like a header. But
+    the nonce is known to the owner alone, and all its files have it. Without `nonces` the epoch has no START frame, and
+    each header counts.
+    """
     offset = scan.end_offset
     while offset < window.length_bytes:
         piece = await window.view(offset, min(limits.LOG_SCAN_WINDOW_BYTES, window.length_bytes - offset))
@@ -147,11 +176,22 @@ async def _scan_rest(window: Window, scan: FileScan, container: int) -> None:
             for at in range(0, len(piece), frames.SECTOR_BYTES):
                 sector = piece[at : at + frames.SECTOR_BYTES]
                 if bytes(sector[:8]) == frames.MAGIC:
-                    header = frames.decode_header(sector, offset + at)
-                    if isinstance(header, FrameHeader) and (header.container, header.epoch) == (container, scan.epoch):
+                    header = _owners_header(sector, offset + at, nonces)
+                    if header is not None and (header.container, header.epoch) == (container, scan.epoch):
                         _note(scan, header)
                         scan.strays += header.kind is not FrameKind.START
         offset += len(piece)
+
+
+def _owners_header(sector: memoryview, offset: int, nonces: Collection[bytes]) -> FrameHeader | None:
+    """Return the valid header of an owner with one of `nonces`, if there are any; None: there is none."""
+    try:
+        header = frames.decode_header(sector, offset)
+    except FormatVersionError:
+        if not nonces:
+            raise
+        return None  # not of this owner: its START has a version that is known
+    return header if isinstance(header, FrameHeader) and (not nonces or header.nonce in nonces) else None
 
 
 @dataclass(frozen=True, slots=True)
