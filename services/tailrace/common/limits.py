@@ -155,6 +155,7 @@ OBJECTS_UNREFERENCED_MAX: Final = 1000  # of failed uploads and snapshots, to be
 FLUSH_RUNS_PER_PASS_MAX: Final = 8  # objects of one segment in one pass of the storage writer
 DELETE_DELAY_S: Final = 120.0  # longer than the longest Tier-2 read
 STORAGE_CALL_DEADLINE_S: Final = 30.0
+STORAGE_FOLDER_ATTEMPTS: Final = 100  # of a put into a folder that deletions remove meanwhile
 STORAGE_READS_MAX: Final = 8  # concurrent reads of one container
 PREFETCH_POSITIONS_MAX: Final = 10_000  # ends of reads that are remembered, one a reader, to recognise the next read
 STORAGE_RETRY_MIN_S: Final = 0.5

@@ -8,6 +8,7 @@ import fcntl
 import itertools
 import os
 import re
+import stat
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -143,14 +144,16 @@ class ObstoreObjects:
 class FolderObjects(ObstoreObjects):
     """A local folder whose objects are synced to disk before `put` returns (obstore itself does not sync).
 
-    Only its user reads what it creates: files have mode 0600, folders 0700.
+    Only its user reads what it creates: files have mode 0600, folders 0700. Folders go with their last file. Any number
+    of processes may use it at a time.
     """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(LocalStore(str(folder)))
         self._folder = folder
         self._attempts = itertools.count(1)
-        self._durable_folders: set[Path] = set()  # bounded by the number of folders
+        self._synced_ns: dict[Path, int] = {}
+        """Folders with folders, by the time of the last change that is durable; bounded by the number of containers."""
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
         """Create an object: write a temporary file, sync it, rename it, sync the folders."""
@@ -160,7 +163,7 @@ class FolderObjects(ObstoreObjects):
 
     def unfinished(self) -> Iterator[ObjectInfo]:
         """Yield the files of interrupted puts; they are not objects."""
-        for path in sorted(self._folder.rglob("*#*")):
+        for path in sorted(_part_files(self._folder)):
             try:
                 found = path.stat()
             except FileNotFoundError:
@@ -172,17 +175,57 @@ class FolderObjects(ObstoreObjects):
         return await self._call("list", prefix, asyncio.to_thread(self._parts, prefix, limit))
 
     def _parts(self, prefix: str, limit: int) -> list[str]:
-        found = itertools.islice((self._folder / prefix).rglob("*#*"), limit)
+        found = itertools.islice(_part_files(self._folder / prefix), limit)
         return sorted(str(path.relative_to(self._folder)) for path in found)
 
     async def delete_parts(self, names: Sequence[str]) -> None:
         """See UploadParts.delete_parts."""
         for name in names:
-            await self._call("delete", name, asyncio.to_thread(_remove_unlocked, self._folder / name))
+            await self._call("delete", name, asyncio.to_thread(self._remove_part, self._folder / name))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects, and the folders that become empty; missing ones are not an error."""
+        for key in keys:
+            await self._call("delete", key, asyncio.to_thread(self._remove, self._folder / key))
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._remove_empty(path.parent)
+
+    def _remove_part(self, path: Path) -> None:
+        _remove_unlocked(path)
+        self._remove_empty(path.parent)
+
+    def _remove_empty(self, folder: Path) -> None:
+        """Remove a folder and its parents as far as they are empty; what cannot be removed does no harm."""
+        while folder != self._folder:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            self._synced_ns.pop(folder, None)
+            folder = folder.parent
 
     def _put_synced(self, key: str, data: bytes, if_absent: bool) -> None:
+        folder = (self._folder / key).parent
+        for _ in range(limits.STORAGE_FOLDER_ATTEMPTS):
+            try:
+                _make_private(folder)
+                self._place(key, data, if_absent)
+                break
+            except FileNotFoundError:
+                continue  # a deletion removed the folder before there was a file in it
+        else:
+            raise UnavailableError(f"put {key}: its folder was removed {limits.STORAGE_FOLDER_ATTEMPTS} times")
+        try:
+            sync_folder(folder)
+            self._sync_way_to(folder)
+        except FileNotFoundError as error:
+            raise UnavailableError(f"put {key}: the object was deleted before it was durable") from error
+
+    def _place(self, key: str, data: bytes, if_absent: bool) -> None:
+        """Store a file whose content is durable. Raises AlreadyExistsError; FileNotFoundError: its folder is gone."""
         path = self._folder / key
-        _make_private(path.parent)
         # obstore does not list names with digits after "#". Concurrent puts must not share a name.
         temporary = path.with_name(f"{path.name}#{os.getpid()}{next(self._attempts):09d}")
         try:
@@ -201,18 +244,24 @@ class FolderObjects(ObstoreObjects):
             except FileExistsError as error:
                 raise AlreadyExistsError(f"object {key} exists already") from error
             finally:
-                temporary.unlink()
+                temporary.unlink(missing_ok=True)
         else:
             temporary.replace(path)
-        sync_folder(path.parent)
-        self._sync_entry_of(path.parent)
 
-    def _sync_entry_of(self, folder: Path) -> None:
-        """Make the entries of a folder and its parents durable: their creator may not have synced them yet."""
-        while folder != self._folder and folder not in self._durable_folders:
-            sync_folder(folder.parent)
-            self._durable_folders.add(folder)
+    def _sync_way_to(self, folder: Path) -> None:
+        """Make the entries of a folder and its parents durable: their creator may not have synced them yet.
+
+        Any process may have removed and made a folder again. So a parent is synced unless its time of change is that
+        of an earlier sync. A time is remembered only once it has passed: a further change might get the same.
+        """
+        now_ns = folder.stat().st_mtime_ns  # that of the put itself: what changes from now on does not get a lower one
+        while folder != self._folder:
             folder = folder.parent
+            changed_ns = folder.stat().st_mtime_ns
+            if self._synced_ns.get(folder) != changed_ns:
+                sync_folder(folder)
+                if changed_ns < now_ns:
+                    self._synced_ns[folder] = changed_ns
 
 
 def _open_private(path: str, flags: int) -> int:
@@ -227,8 +276,19 @@ def _make_private(folder: Path) -> None:
     try:
         folder.mkdir(0o700)
     except FileExistsError:
-        if not folder.is_dir():
+        if not stat.S_ISDIR(folder.stat().st_mode):
             raise  # else another process was first
+
+
+def _part_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of interrupted puts below a folder. Folders may vanish meanwhile."""
+
+    def failed(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | PermissionError):
+            raise error
+
+    for place, _, names in os.walk(folder, onerror=failed):
+        yield from (Path(place, name) for name in names if "#" in name)
 
 
 def _remove_unlocked(path: Path) -> None:

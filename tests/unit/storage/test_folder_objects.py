@@ -85,6 +85,12 @@ async def test_partial_files_are_not_listed(tmp_path: Path, monkeypatch: pytest.
     assert [info.key async for info in store.list("a")] == ["a/whole"]
 
 
+def make_old(*folders: Path) -> None:
+    """Let the last change of folders be long past."""
+    for folder in folders:
+        os.utime(folder, (1e9, 1e9))
+
+
 async def test_the_way_to_an_object_is_synced_whichever_process_made_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +104,7 @@ async def test_the_way_to_an_object_is_synced_whichever_process_made_the_folder(
     monkeypatch.setattr(obstores, "sync_folder", noted)
     store = FolderObjects(tmp_path)
     (tmp_path / "a/b").mkdir(parents=True)  # by a rival that has not synced anything yet
+    make_old(tmp_path, tmp_path / "a")
     await store.put("a/b/one", [b"1"])
     assert set(synced) == {tmp_path / "a/b", tmp_path / "a", tmp_path}
     synced.clear()

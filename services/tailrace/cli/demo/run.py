@@ -25,6 +25,7 @@ from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 from tailrace.common.task_groups import run_all, running
+from tailrace.storage.obstores import FolderObjects
 
 SCOPE: Final = "demo"
 SEGMENTS: Final = 4
@@ -168,7 +169,7 @@ async def _tiers(admin: str, data: Path) -> Tiers:
     async with httpx.AsyncClient(base_url=admin, timeout=ADMIN_DEADLINE_S) as client:
         reply = await client.get("/v1/containers")
     containers = reply.raise_for_status().json()
-    objects = [path.stat().st_size for path in (data / "tier2").rglob("*") if path.is_file()]
+    objects = [info.length_bytes async for info in FolderObjects(data / "tier2").list("")]
     return Tiers(
         log_bytes=sum(container["log_bytes"] for container in containers),
         untiered_bytes=sum(container["untiered_bytes"] for container in containers),
