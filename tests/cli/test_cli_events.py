@@ -156,6 +156,21 @@ async def test_the_temporary_group_is_deleted_on_sigterm_and_at_a_closed_pipe(cl
     assert groups(cli, scope) == []
 
 
+async def test_a_group_reads_again_what_could_not_be_printed(cli, scope: str) -> None:
+    stream = f"{scope}/unprinted"
+    cli.ok("stream", "create", stream)
+    cli.ok("write", stream, text="".join(f"{number}\n" for number in range(20_000)))
+    read = f"{cli_command()} read {stream} --group mine"
+    for output in ("> /dev/full", "| head -n 3"):
+        shell = await asyncio.create_subprocess_shell(
+            f"{read} {output}", env=cli.environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(LINE_DEADLINE_S):
+            out, err = await shell.communicate()
+        expected = (b"", b"tailrace: No space left on device\n") if "full" in output else (b"0\n1\n2\n", b"")
+        assert (out, err) == expected
+
+
 async def test_the_temporary_group_of_a_killed_read_goes_with_the_next_one(cli, scope: str) -> None:
     stream = f"{scope}/killed"
     cli.ok("stream", "create", stream)

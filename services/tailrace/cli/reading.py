@@ -209,7 +209,11 @@ async def _read(
             if batch is not None:
                 to_come.note_progress()
             if batch is not None and batch.events:
-                write(batch.segment, batch.offset, batch.events)
+                try:
+                    write(batch.segment, batch.offset, batch.events)
+                except BaseException:
+                    reader.take_back()  # not all of them were written: the group reads them again
+                    raise
                 bar.advance(sum(map(len, batch.events)) + 8 * len(batch.events))
                 left = None if left is None else left - len(batch.events)
             elif reader.end_of_data or (batch is None and idle_ms is not None and not await to_come.are_awaited()):

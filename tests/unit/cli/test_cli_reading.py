@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
@@ -43,22 +45,23 @@ async def client(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ClientContext
     await store.stop()
 
 
-async def read(client: ClientContext, checkpoint_ms: int) -> list[bytes]:
-    """Read through a group with automatic checkpoints; −1 turns them off."""
+async def create(client: ClientContext, checkpoint_ms: int) -> None:
+    """Create a group with automatic checkpoints; −1 turns them off."""
     config = group_config({STREAM: None}, automatic_checkpoint_ms=checkpoint_ms, group_refresh_ms=10)
     await ReaderGroupManager(client, "s").create("g", config)
-    seen: list[bytes] = []
+
+
+async def go_on(client: ClientContext, write: reading.Write, limit: int | None = None) -> None:
+    """Read as a reader of the group."""
     async with asyncio.timeout(DEADLINE_S):
-        await reading.read_with_group(
-            client,
-            STREAM,
-            "g",
-            None,
-            lambda _, __, events: seen.extend(events),
-            follow=False,
-            limit=None,
-            idle_ms=IDLE_MS,
-        )
+        await reading.read_with_group(client, STREAM, "g", None, write, follow=False, limit=limit, idle_ms=IDLE_MS)
+
+
+async def read(client: ClientContext, checkpoint_ms: int) -> list[bytes]:
+    """Read through a new group."""
+    await create(client, checkpoint_ms)
+    seen: list[bytes] = []
+    await go_on(client, lambda _, __, events: seen.extend(events))
     return seen
 
 
@@ -75,3 +78,16 @@ async def test_events_that_are_left_behind_a_scale_are_reported(
     monkeypatch.setattr(reading, "SEGMENTS_TO_COME_S", 0.01)
     assert await read(client, -1) == [b"0"]
     assert "reader group s/g has segments that no reader has yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), asyncio.CancelledError()])
+async def test_events_that_could_not_be_printed_are_read_again(client: ClientContext, failure: BaseException) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    await create(client, -1)
+    with suppress(OSError, asyncio.CancelledError):
+        await go_on(client, fail)
+    seen: list[bytes] = []
+    await go_on(client, lambda _, __, events: seen.extend(events), limit=1)
+    assert seen == [b"0"]
