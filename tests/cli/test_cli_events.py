@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
+import shlex
 import signal
+import sys
+import tty
 from collections import defaultdict
 from pathlib import Path
 
@@ -217,9 +221,37 @@ def test_a_line_that_cannot_be_written_is_named(cli, scope: str, tmp_path: Path)
     assert cli.fails("write", stream, "--key", "k", text='{"k": 1}\nthree\n') == (
         "tailrace: line 2 is not JSON: 'three'; the 1 event before it is written"
     )
+    assert cli.fails("write", stream, "--key", "k", text='{"k": 1}\n' + '{"k":' * 100_000).startswith(
+        "tailrace: line 2 has too many objects or arrays within each other: "
+    )
+    assert len(cli.ok("read", stream).splitlines()) == 4
     assert cli.fails("write", stream, str(tmp_path)) == f"tailrace: {tmp_path}: Is a directory"
     cli.ok("stream", "seal", stream)
     assert cli.fails("write", stream, text="x\n") == f"tailrace: stream {stream} is sealed"
+
+
+async def test_lines_before_an_input_that_fails_are_written(cli, scope: str) -> None:
+    """The end of a pseudo terminal with the master's side fails to read once the other side is closed."""
+    stream = f"{scope}/failing"
+    cli.ok("stream", "create", stream)
+    master, slave = os.openpty()
+    try:
+        tty.setraw(slave)
+        os.write(slave, b"one\ntwo\nhalf a line")
+        writing = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tailrace.cli", "write", stream),
+            env=cli.environment,
+            stdin=master,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    finally:
+        os.close(slave)
+        os.close(master)
+    async with asyncio.timeout(LINE_DEADLINE_S):
+        _, err = await writing.communicate()
+    assert err == b"tailrace: standard input: Input/output error; the 2 events before it are written\n"
+    assert writing.returncode == 1
+    assert cli.ok("read", stream) == "one\ntwo\n"
 
 
 async def test_closed_standard_streams(cli, scope: str) -> None:
@@ -240,7 +272,4 @@ async def test_closed_standard_streams(cli, scope: str) -> None:
 
 
 def cli_command() -> str:
-    import shlex
-    import sys
-
     return shlex.join([sys.executable, "-m", "tailrace.cli"])

@@ -57,7 +57,7 @@ async def read_lines(source: Path | None) -> AsyncIterator[tuple[list[bytes], in
     """Yield chunks of lines of a file (standard input when None), each with the number of bytes read.
 
     Raises:
-        OSError: the file cannot be read. BadRequestError: a line is too long.
+        OSError: the file cannot be opened. BadRequestError: reading failed later, or a line is too long.
     """
     descriptor = _open(source) if source is not None else 0
     try:
@@ -66,7 +66,10 @@ async def read_lines(source: Path | None) -> AsyncIterator[tuple[list[bytes], in
         while True:
             if waits:
                 await _readable(descriptor)
-            data = os.read(descriptor, CHUNK_BYTES)
+            try:
+                data = os.read(descriptor, CHUNK_BYTES)
+            except OSError as error:
+                raise BadRequestError(f"{source or 'standard input'}: {error.strerror}") from error
             if not data:
                 break
             yield splitter.feed(data), len(data)
@@ -118,6 +121,8 @@ def key_of(line: bytes, field: str) -> str:
         value = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequestError(f"is not JSON: {_shown(line)}") from error
+    except RecursionError as error:
+        raise BadRequestError(f"has too many objects or arrays within each other: {_shown(line)}") from error
     for name in field.split("."):
         if not isinstance(value, dict) or name not in value:
             raise BadRequestError(f"has no field {field}: {_shown(line)}")

@@ -81,6 +81,7 @@ def test_keys(line: bytes, field: str, key: str) -> None:
         (b'{"l": 1}', "has no field k"),
         (b'{"k": null}', "has neither text nor a number in field k"),
         (b'{"k": {}}', "has neither text nor a number in field k"),
+        (b'{"k": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "has too many objects or arrays within each other"),
     ],
 )
 def test_lines_without_a_key(line: bytes, message: str) -> None:

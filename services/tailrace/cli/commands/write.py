@@ -82,7 +82,7 @@ async def _work(controller: str, stream: StreamName, file: Path | None, key: str
 
 
 async def _write_all(writer: EventWriter, file: Path | None, key: str | None, report: _Report, bar: Bar) -> None:
-    """Write all lines. Lines before an invalid one are made durable."""
+    """Write all lines. Those before an invalid one, or before the input failed, are made durable."""
     next_number = 1
     try:
         async for lines, read_bytes in read_lines(file):
