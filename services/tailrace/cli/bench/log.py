@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.cli.bench.histogram import LatencyHistogram
 from tailrace.cli.bench.result import Row, latency_rows, row
+from tailrace.cli.output import note
 from tailrace.common import limits
-from tailrace.common.errors import DataLossError
+from tailrace.common.errors import DataLossError, UnavailableError
 from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
 from tailrace.log.object import ObjectLog
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 SMALL_FRAME_BYTES: Final = 4096
 TRUNCATE_EVERY_BYTES: Final = 64 * limits.MIB
 """Frames between truncations, as in a container whose checkpoints and flushes keep up."""
+EMPTY_DEADLINE_S: Final = 60.0
+PAGE_OBJECTS: Final = 1000
+"""Objects of one call to delete, the maximum of S3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +85,45 @@ async def measure_log(
 
 @contextlib.asynccontextmanager
 async def _own_folder(tier2: str, s3_endpoint: str | None) -> AsyncIterator[ObjectStore]:
-    """Open a store below `tier2` and empty it afterwards."""
+    """Open a store below `tier2` and empty it afterwards, also after a failure."""
     nonce = os.urandom(8).hex()
-    store = open_object_store(f"{tier2.rstrip('/')}/bench-{nonce}", s3_endpoint=s3_endpoint)
+    place = f"{tier2.rstrip('/')}/bench-{nonce}"
+    store = open_object_store(place, s3_endpoint=s3_endpoint)
     try:
-        await probe_conditions(store, nonce, tier2)
-        yield store
-        await store.delete([info.key async for info in store.list("log")])
+        try:
+            await probe_conditions(store, nonce, tier2)
+            yield store
+        finally:
+            await _empty(store, place)
     finally:
         await store.close()
+
+
+async def _empty(store: ObjectStore, place: str) -> None:
+    """Delete all objects; standard error says when some may be left. Nothing else uses threads of the loop any more."""
+    try:
+        # Cancelled writes into a folder go on in threads.
+        await asyncio.get_running_loop().shutdown_default_executor()
+        async with asyncio.timeout(EMPTY_DEADLINE_S):
+            while await _delete_listed(store):
+                pass  # until nothing is left: a cancelled write may have arrived behind the list
+    except (TimeoutError, UnavailableError) as error:
+        reason = str(error) or f"no answer within {EMPTY_DEADLINE_S:g} s"
+        note(f"tailrace: objects of the benchmark may be left in {place}: {reason}")
+
+
+async def _delete_listed(store: ObjectStore) -> bool:
+    """List and delete a page at a time; return whether there were objects."""
+    page: list[str] = []
+    found = False
+    async for info in store.list(""):
+        found = True
+        page.append(info.key)
+        if len(page) == PAGE_OBJECTS:
+            await store.delete(page)
+            page = []
+    await store.delete(page)
+    return found
 
 
 async def _measure(
