@@ -289,4 +289,7 @@ def test_the_history_of_a_stream(cli, scope: str, tmp_path: Path) -> None:
     shown = cli.ok("stream", "history", stream, "--plot", str(picture))
     assert f"{stream}, active" in shown
     assert pixels(picture, SEALED_COLOR) < pixels(whole, SEALED_COLOR), "what was truncated is shaded"
+    lost = cli.run("stream", "history", stream, "--plot", "/dev/full")
+    assert (lost.returncode, lost.stdout) == (1, shown), "printed before it is drawn"
+    assert lost.stderr == "tailrace: No space left on device\n"
     assert cli.fails("stream", "history", f"{scope}/missing") == f"tailrace: stream {scope}/missing does not exist"

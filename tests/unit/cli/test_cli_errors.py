@@ -1,5 +1,6 @@
 """Errors are one line and an exit code."""
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -59,6 +60,9 @@ def test_others_are_named() -> None:
         (["scope", "create", "a b"], 1, "tailrace: scope name 'a b' may only hold letters, digits, '.' and '-'"),
         (["standalone", "--cache", "much"], 2, "'much' is not a size such as 256MiB"),
         (["standalone", "--controller-port", "65536"], 2, "--controller-port"),
+        (["stream", "history", "a/b", "--plot", "/no/such/x.png"], 2, "'--plot': /no/such is not a folder"),
+        (["bench", "index", "--count", "100", "--plot", "/no/such/x.png"], 2, "'--plot': /no/such is not a folder"),
+        (["bench", "index", "--count", "100", "--plot", "/dev"], 2, "'--plot': /dev is a folder"),
         (["nonsense"], 2, "nonsense"),
         (["--controller", "ftp://x", "scope", "list"], 1, "controller address 'ftp://x' has an unknown scheme"),
         (["scope", "list", "--controller", "tcp://nowhere"], 1, "is not of the form tcp://HOST:PORT"),
@@ -117,6 +121,13 @@ def test_an_option_after_the_command_wins(monkeypatch: pytest.MonkeyPatch, capsy
     assert run(["--controller", "ftp://before", "scope", "list", "--controller", "ftp://after"]) == 1
     assert "ftp://after" in capsys.readouterr().err
     assert SETTINGS.controller_given
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_results(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "index", "--count", "100", "--json", "--plot", "/dev/full"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["rows"]
+    assert err.splitlines()[-1] == "tailrace: No space left on device"
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:

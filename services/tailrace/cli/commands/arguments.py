@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -11,7 +13,7 @@ import typer
 from tailrace.cli import values
 from tailrace.client.model import StreamName
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, InvalidNameError
+from tailrace.common.errors import BadRequestError, InvalidNameError, UnsupportedError
 from tailrace.common.stream_cut import StreamCut
 
 T = TypeVar("T")
@@ -72,6 +74,24 @@ def place_of(folder: str) -> str:
     Nothing is escaped: Hadoop takes what follows ``file://`` unchanged.
     """
     return folder if "://" in folder else f"file://{Path(folder).absolute()}"
+
+
+def picture(file: Path | None) -> Path | None:
+    """Check for typer that a picture can be drawn into a file, before the work whose result it shows.
+
+    Raises BadParameter, UnsupportedError.
+    """
+    if file is None:
+        return None
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UnsupportedError("--plot needs matplotlib: install tailrace[dev]")
+    if not file.parent.is_dir():
+        raise typer.BadParameter(f"{file.parent} is not a folder")
+    if file.is_dir():
+        raise typer.BadParameter(f"{file} is a folder")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise typer.BadParameter(f"{file} cannot be written")
+    return file
 
 
 RetentionPeriodOption = Annotated[

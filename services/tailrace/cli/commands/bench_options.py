@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tailrace.cli.commands.arguments import picture
 from tailrace.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object: benchmark, machine, rows.")]
 PlotOption = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="Draw the rows into a PNG.", show_default=False)
+    Path | None,
+    typer.Option("--plot", metavar="FILE", help="Draw the rows into a PNG.", callback=picture, show_default=False),
 ]
 ServerOption = Annotated[
     str | None,
@@ -55,18 +57,18 @@ def note_case(case: str) -> None:
 
 
 def report_rows(benchmark: str, rows: Sequence[Row], json: bool, plot: Path | None) -> None:
-    """Print the rows as a table or as one JSON object, and draw them."""
+    """Print the rows as a table or as one JSON object; then draw them, so that a failure does not lose them."""
     from tailrace.cli.bench.result import result
 
     content = result(benchmark, rows)
-    if plot is not None:
-        from tailrace.cli.bench.plot import plot as draw
-
-        draw(benchmark, content["machine"], rows, plot)
     if json:
         print_json(content)
     else:
         _print(benchmark, content["machine"], rows)
+    if plot is not None:
+        from tailrace.cli.bench.plot import plot as draw
+
+        draw(benchmark, content["machine"], rows, plot)
 
 
 def _print(benchmark: str, machine: dict[str, Any], rows: Sequence[Row]) -> None:

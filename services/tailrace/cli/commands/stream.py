@@ -247,7 +247,13 @@ def history(
     controller: ControllerOption = None,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw the segments over time into a PNG.", show_default=False),
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw the segments over time into a PNG.",
+            callback=arguments.picture,
+            show_default=False,
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -261,13 +267,17 @@ def history(
 
     found, lengths = run(work())
     segments = histories.segment_spans(found, lengths, round(time.time() * 1000))
+    if json:
+        print_json(histories.as_json(str(stream), found, segments))
+    else:
+        _print_history(stream, found)
     if plot is not None:
         from tailrace.cli import history_plot
 
         history_plot.plot(str(stream), found, segments, plot)
-    if json:
-        print_json(histories.as_json(str(stream), found, segments))
-        return
+
+
+def _print_history(stream: StreamName, found: StreamHistory) -> None:
     rows = [
         (
             epoch.epoch,
