@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import shlex
@@ -252,6 +253,39 @@ async def test_lines_before_an_input_that_fails_are_written(cli, scope: str) -> 
     assert err == b"tailrace: standard input: Input/output error; the 2 events before it are written\n"
     assert writing.returncode == 1
     assert cli.ok("read", stream) == "one\ntwo\n"
+
+
+async def test_a_named_pipe_is_read_from_its_first_writer_to_its_last(cli, scope: str, tmp_path: Path) -> None:
+    stream, pipe = f"{scope}/piped", tmp_path / "pipe"
+    cli.ok("stream", "create", stream)
+    os.mkfifo(pipe)
+    async with cli.running("write", stream, str(pipe)) as ended, cli.running("write", stream, str(pipe)) as writing:
+        for process in (ended, writing):
+            await opens(process.pid, pipe)
+        ended.terminate()
+        async with asyncio.timeout(LINE_DEADLINE_S):
+            assert await ended.wait() == 128 + signal.SIGTERM, "there is no writer"
+        assert writing.returncode is None
+        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        os.write(descriptor, b"one\ntwo\n")
+        os.close(descriptor)
+        async with asyncio.timeout(LINE_DEADLINE_S):
+            out, err = await writing.communicate()
+    assert (out[:9], err) == (b"2 events,", b"")
+    assert cli.ok("read", stream) == "one\ntwo\n"
+
+
+async def opens(pid: int, file: Path) -> None:
+    """Wait until a process has a file open."""
+
+    def is_open() -> bool:
+        with contextlib.suppress(FileNotFoundError):  # another file is closed meanwhile
+            return any(each.readlink() == file for each in Path(f"/proc/{pid}/fd").iterdir())
+        return False
+
+    async with asyncio.timeout(LINE_DEADLINE_S):
+        while not is_open():  # noqa: ASYNC110  # it says nothing by itself
+            await asyncio.sleep(0.01)
 
 
 async def test_closed_standard_streams(cli, scope: str) -> None:

@@ -68,6 +68,8 @@ async def read_lines(source: Path | None) -> AsyncIterator[tuple[list[bytes], in
                 await _readable(descriptor)
             try:
                 data = os.read(descriptor, CHUNK_BYTES)
+            except BlockingIOError:
+                continue  # another process was first
             except OSError as error:
                 raise BadRequestError(f"{source or 'standard input'}: {error.strerror}") from error
             if not data:
@@ -80,10 +82,16 @@ async def read_lines(source: Path | None) -> AsyncIterator[tuple[list[bytes], in
 
 
 def _open(source: Path) -> int:
-    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    """Open a file without waiting for the writer of a named pipe.
+
+    Such a pipe becomes readable when a writer has come, and not before: an empty read is always its end.
+    """
+    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if stat.S_ISDIR(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(source))
+    if not may_block(descriptor):
+        os.set_blocking(descriptor, True)
     return descriptor
 
 
