@@ -7,12 +7,15 @@ import base64
 import contextlib
 import json
 import os
+import select
 import shlex
 import signal
 import sys
 import tty
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 from tailrace.cli.temporary import Maker, group_name, remove_groups_left_behind, this_process
 from tailrace.client import Client, StreamName, group_config
@@ -174,6 +177,49 @@ async def test_a_group_reads_again_what_could_not_be_printed(cli, scope: str) ->
             out, err = await shell.communicate()
         expected = (b"", b"tailrace: No space left on device\n") if "full" in output else (b"0\n1\n2\n", b"")
         assert (out, err) == expected
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+async def test_a_read_whose_output_is_full_ends_at_sigterm_and_loses_nothing(
+    cli, scope: str, options: tuple[str, ...]
+) -> None:
+    stream = f"{scope}/full"
+    cli.ok("stream", "create", stream)
+    count = 30_000
+    cli.ok("write", stream, text="".join(f"{number}\n" for number in range(count)))
+    arguments = ("read", stream, "--group", "mine", *options)
+    output, full = os.pipe()
+    reading = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tailrace.cli", *arguments), env=cli.environment, stdout=full
+    )
+    try:
+        poll = select.poll()
+        poll.register(full, select.POLLOUT)
+        async with asyncio.timeout(LINE_DEADLINE_S):
+            while poll.poll(0):  # noqa: ASYNC110  # it has no reader
+                await asyncio.sleep(0.01)
+            reading.terminate()
+            assert await reading.wait() == 128 + signal.SIGTERM
+    finally:
+        if reading.returncode is None:
+            reading.kill()
+        os.close(full)
+    whole = [number_of(line) for line in lines_of(output)]
+    rest = [number_of(line) for line in cli.ok(*arguments, "--idle", "1s").splitlines()]
+    assert whole == list(range(len(whole)))
+    assert rest == list(range(rest[0], count))
+    assert len(whole) - 1000 <= rest[0] <= len(whole), "it goes on with the batch that was not printed whole"
+
+
+def lines_of(descriptor: int) -> list[str]:
+    """All whole lines."""
+    with open(descriptor) as file:
+        return [line for line in file if line.endswith("\n")]
+
+
+def number_of(line: str) -> int:
+    found = json.loads(line)
+    return int(found["event"]) if isinstance(found, dict) else found
 
 
 async def test_the_temporary_group_of_a_killed_read_goes_with_the_next_one(cli, scope: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from tailrace.cli.groups import Holders
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
     from tailrace.client.model import ReaderGroupConfig
 
-Write = Callable[[str, int, list[bytes]], None]
+Write = Callable[[str, int, list[bytes]], Awaitable[None]]
 """Takes events of a segment, and the offset of the first."""
 
 BATCH_EVENTS: Final = 1000
@@ -210,7 +210,7 @@ async def _read(
                 to_come.note_progress()
             if batch is not None and batch.events:
                 try:
-                    write(batch.segment, batch.offset, batch.events)
+                    await write(batch.segment, batch.offset, batch.events)
                 except BaseException:
                     reader.take_back()  # not all of them were written: the group reads them again
                     raise

@@ -51,6 +51,15 @@ async def create(client: ClientContext, checkpoint_ms: int) -> None:
     await ReaderGroupManager(client, "s").create("g", config)
 
 
+def into(seen: list[bytes]) -> reading.Write:
+    """What keeps events in place of printing them."""
+
+    async def write(segment: str, offset: int, events: list[bytes]) -> None:
+        seen.extend(events)
+
+    return write
+
+
 async def go_on(client: ClientContext, write: reading.Write, limit: int | None = None) -> None:
     """Read as a reader of the group."""
     async with asyncio.timeout(DEADLINE_S):
@@ -61,7 +70,7 @@ async def read(client: ClientContext, checkpoint_ms: int) -> list[bytes]:
     """Read through a new group."""
     await create(client, checkpoint_ms)
     seen: list[bytes] = []
-    await go_on(client, lambda _, __, events: seen.extend(events))
+    await go_on(client, into(seen))
     return seen
 
 
@@ -82,12 +91,12 @@ async def test_events_that_are_left_behind_a_scale_are_reported(
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), asyncio.CancelledError()])
 async def test_events_that_could_not_be_printed_are_read_again(client: ClientContext, failure: BaseException) -> None:
-    def fail(*_: object) -> None:
+    async def fail(*_: object) -> None:
         raise failure
 
     await create(client, -1)
     with suppress(OSError, asyncio.CancelledError):
         await go_on(client, fail)
     seen: list[bytes] = []
-    await go_on(client, lambda _, __, events: seen.extend(events), limit=1)
+    await go_on(client, into(seen), limit=1)
     assert seen == [b"0"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json as jsonlib
-import sys
 from typing import Annotated
 
 import typer
@@ -47,33 +46,39 @@ def read(
     """Print events, one per line: the present ones, or with --follow also later ones."""
     begin = position(start) if start is not None else None
     idle_ms = duration_ms(idle)
-    write = _write_json if json else _write_plain
+    text_of = _json_lines if json else _plain_lines
 
     async def work() -> None:
+        from tailrace.cli.printing import printer
         from tailrace.cli.reading import read_with_group, read_with_temporary_group
 
-        async with connected(SETTINGS.choose_controller(controller)) as client:
-            if group is None:
-                await read_with_temporary_group(client, stream, begin or HEAD, write, follow=follow, limit=limit)
-            else:
-                await read_with_group(client, stream, group, begin, write, follow=follow, limit=limit, idle_ms=idle_ms)
+        with printer() as output:
+
+            async def write(segment: str, offset: int, events: list[bytes]) -> None:
+                await output.write(text_of(segment, offset, events))
+
+            async with connected(SETTINGS.choose_controller(controller)) as client:
+                if group is None:
+                    await read_with_temporary_group(client, stream, begin or HEAD, write, follow=follow, limit=limit)
+                else:
+                    await read_with_group(
+                        client, stream, group, begin, write, follow=follow, limit=limit, idle_ms=idle_ms
+                    )
 
     run(work())
 
 
-def _write_plain(segment: str, offset: int, events: list[bytes]) -> None:
+def _plain_lines(segment: str, offset: int, events: list[bytes]) -> bytes:
     del segment, offset
-    sys.stdout.buffer.write(b"\n".join(events) + b"\n")
-    sys.stdout.buffer.flush()
+    return b"\n".join(events) + b"\n"
 
 
-def _write_json(segment: str, offset: int, events: list[bytes]) -> None:
+def _json_lines(segment: str, offset: int, events: list[bytes]) -> bytes:
     lines = []
     for event in events:
-        lines.append(jsonlib.dumps({"segment": segment, "offset": offset, **_content(event)}))
+        lines.append(jsonlib.dumps({"segment": segment, "offset": offset, **_content(event)}) + "\n")
         offset += 8 + len(event)
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+    return "".join(lines).encode()
 
 
 def _content(event: bytes) -> dict[str, str]:
