@@ -22,7 +22,12 @@ FOLDED_LENGTH: Final = 32
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error as one line: the message of our own errors, and also the type of others."""
+    """Return an error as one line: the message of our own errors, and also the type of others; then its notes."""
+    notes = [" ".join(text.split()) for text in getattr(error, "__notes__", ())]
+    return "; ".join([_text_of(error), *notes])
+
+
+def _text_of(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return one_line(error.exceptions[0])
     if isinstance(error, OSError) and error.strerror:

@@ -29,6 +29,9 @@ def test_others_are_named() -> None:
     assert one_line(ValueError("what")) == "ValueError: what"
     assert one_line(BadRequestError()) == "BadRequestError"
     assert one_line(FileNotFoundError(2, "No such file or directory", "x")) == "x: No such file or directory"
+    noted = BadRequestError("first")
+    noted.add_note("x could not\nbe cleaned up")
+    assert one_line(noted) == "first; x could not be cleaned up"
     assert one_line(ExceptionGroup("several", [BadRequestError("first"), ValueError("second")])) == "first"
 
 

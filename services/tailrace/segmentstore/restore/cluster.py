@@ -44,7 +44,7 @@ async def restore_cluster(
 ) -> RestoreReport:
     """Make a new data folder for a cluster that has lost its own. Calls ``progress(done, total)`` often.
 
-    When this fails, the folder is removed. With `dry_run` everything is read and checked, and nothing is written, in
+    When this fails, the folder is as it was before. With `dry_run` everything is read and checked, nothing written in
     the folder or the store: the report says what a restore would bring back and what would be missing.
 
     Raises:
@@ -71,7 +71,10 @@ def _refuse_used(path: Path) -> None:
 
 @contextlib.contextmanager
 def _new_folder(path: Path) -> Iterator[None]:
-    """Make the folder if it does not exist; restore its prior state when the block fails."""
+    """Make the folder if it does not exist; restore its prior state when the block fails.
+
+    A folder that existed stays: it may be a link or a mount point. A failure to clean up is a note of the error.
+    """
     existed = path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -79,11 +82,24 @@ def _new_folder(path: Path) -> Iterator[None]:
         raise StartError(f"{path} cannot be created: {error.strerror}") from error
     try:
         yield
-    except BaseException:
-        shutil.rmtree(path)
-        if existed:
-            path.mkdir()
+    except BaseException as error:
+        try:
+            if existed:
+                _empty(path)
+            else:
+                shutil.rmtree(path)
+        except OSError as failure:
+            error.add_note(f"{path} could not be cleaned up: {failure}")
         raise
+
+
+def _empty(path: Path) -> None:
+    """Remove what is in a folder."""
+    for entry in list(path.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 class _Writes:

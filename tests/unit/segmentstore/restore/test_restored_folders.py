@@ -358,6 +358,46 @@ async def test_what_cannot_be_proved_is_refused_by_name(place: Place, tmp_path: 
     assert not place.data.exists()
 
 
+def fail_in(folder: Path) -> None:
+    """Begin a restore into a folder, and fail."""
+    with restore_module._new_folder(folder):
+        (folder / "log" / "0").mkdir(parents=True)
+        (folder / "log" / "0" / "frames").write_bytes(b"x")
+        (folder / "epoch").write_bytes(b"x")
+        raise StartError("the reason")
+
+
+def test_a_failed_restore_into_a_link_leaves_the_folder_empty_and_says_why(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.mkdir(mode=0o750)
+    before = target.stat()
+    link.symlink_to(target)
+    with pytest.raises(StartError, match="the reason") as raised:
+        fail_in(link)
+    assert not hasattr(raised.value, "__notes__")
+    assert link.is_symlink()
+    assert (target.stat().st_ino, target.stat().st_mode) == (before.st_ino, before.st_mode), "it may be a mount point"
+    assert list(target.iterdir()) == []
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_what_cannot_be_cleaned_up_is_a_note_of_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(16, "Device or resource busy", str(path))
+
+    folder = tmp_path / "folder"
+    if exists:
+        folder.mkdir()
+    monkeypatch.setattr(restore_module.shutil, "rmtree", refuse)
+    with pytest.raises(StartError, match="the reason") as raised:
+        fail_in(folder)
+    (note,) = raised.value.__notes__
+    assert note.startswith(f"{folder} could not be cleaned up: ")
+    assert note.count("Device or resource busy") == 1
+
+
 async def test_a_container_that_never_stored_anything_begins_empty(place: Place) -> None:
     await place.serve(_nothing)
     shutil.rmtree(place.tier2 / "s0")
