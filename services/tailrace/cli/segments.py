@@ -11,7 +11,8 @@ from tailrace.client.model import SegmentRange
 from tailrace.common import names
 from tailrace.common.errors import BadRequestError
 
-_SEGMENT: Final = re.compile(r"(\d+)(?:\.#epoch\.(\d+))?")
+_DIGITS_MAX: Final = 19
+_SEGMENT: Final = re.compile(r"(\d{1,19})(?:\.#epoch\.(\d{1,10}))?")
 
 
 def plan_texts(active: Sequence[SegmentRange], splits: Sequence[str], merges: Sequence[str]) -> ScalePlan:
@@ -23,7 +24,7 @@ def plan_texts(active: Sequence[SegmentRange], splits: Sequence[str], merges: Se
 
 def _parse_split(active: Sequence[SegmentRange], text: str) -> tuple[int, int]:
     name, separator, parts = text.rpartition(":")
-    if not separator or not parts.isdecimal() or int(parts) < 2:
+    if not separator or not parts.isdecimal() or len(parts) > _DIGITS_MAX or int(parts) < 2:
         raise BadRequestError(f"--split {text[:80]!r} is not of the form ID:N with N at least 2")
     return find_segment(active, name).identifier, int(parts)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.cli.values import INT64_MAX
 from tailrace.client.model import StreamName
 from tailrace.client.reader.batch import SegmentSlice, slices_between
 from tailrace.client.stream_manager import StreamManager
@@ -41,8 +42,14 @@ def parse_place(text: str) -> SegmentPlace | None:
     if match is None:
         return None
     stream = StreamName.parse(match["stream"]) if match["stream"] else None
-    epoch = int(match["epoch"]) if match["epoch"] else None
-    return SegmentPlace(stream, int(match["number"]), epoch, int(match["offset"]))
+    epoch = _int64(match["epoch"], "epoch") if match["epoch"] else None
+    return SegmentPlace(stream, _int64(match["number"], "segment"), epoch, _int64(match["offset"], "offset"))
+
+
+def _int64(digits: str, what: str) -> int:
+    if len(digits) > len(str(INT64_MAX)) or int(digits) > INT64_MAX:
+        raise BadRequestError(f"{what} {digits[:80]} is too large")
+    return int(digits)
 
 
 async def cut_at(client: ClientContext, stream: StreamName, place: SegmentPlace) -> StreamCut:

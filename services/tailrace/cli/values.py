@@ -23,6 +23,7 @@ _SIZE_UNITS: Final = {
 }
 _DURATION_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _NUMBER: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_DIGITS_MAX: Final = 100
 INT64_MAX: Final = 2**63 - 1
 
 
@@ -41,6 +42,8 @@ def _parse_number(text: str, units: dict[str, int], what: str) -> int:
     factor = units.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise BadRequestError(f"{text[:80]!r} is not {what}")
+    if len(match[1]) > _DIGITS_MAX:
+        raise BadRequestError(f"{text[:80]!r} has too many digits")
     whole, _, fraction = match[1].partition(".")
     value = int(whole) * factor + (int(fraction) * factor // 10 ** len(fraction) if fraction else 0)
     if value > INT64_MAX:

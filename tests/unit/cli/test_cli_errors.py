@@ -11,6 +11,9 @@ from tailrace.cli.main import one_line, run
 from tailrace.cli.settings import SETTINGS
 from tailrace.common.errors import BadRequestError, NoSuchStreamError
 
+DIGITS = "9" * 5000
+"""More than Python makes an integer of."""
+
 
 @pytest.fixture
 def unused_port() -> int:
@@ -57,6 +60,14 @@ def test_others_are_named() -> None:
         (["stream", "update", "a/b", "--retention-size", "2KB:1KB"], 2, "the maximum is below the minimum"),
         (["stream", "scale", "a/b"], 2, "give either --segments N"),
         (["stream", "scale", "a/b", "--segments", "2", "--split", "0:2"], 2, "give either --segments N"),
+        (["stream", "create", "a/b", "--retention-size", DIGITS], 2, "'--retention-size': '999"),
+        (["stream", "create", "a/b", "--retention-time", f"1.{DIGITS}s"], 2, "'--retention-time': '1.999"),
+        (["stream", "scale", "a/b", "--segments", "2", "--wait", f"{DIGITS}s"], 2, "'--wait': '999"),
+        (["standalone", "--cache", DIGITS], 2, "99' has too many digits"),
+        (["stream", "truncate", "a/b", f"0:{DIGITS[:27]}"], 2, f"'CUT': offset {DIGITS[:27]} is too large"),
+        (["stream", "truncate", "a/b", f"0:{DIGITS}"], 2, f"'CUT': offset {DIGITS[:80]} is too large"),
+        (["stream", "truncate", "a/b", f"{DIGITS}:0"], 2, f"'CUT': segment {DIGITS[:80]} is too large"),
+        (["stream", "truncate", "a/b", f"0.#epoch.{DIGITS}:0"], 2, f"'CUT': epoch {DIGITS[:80]} is too large"),
         (["stream", "truncate", "a/b", "nonsense"], 2, "is not head, tail or a stream cut"),
         (["read", "a/b", "--from", "nonsense"], 2, "is not head, tail or a stream cut"),
         (["read", "a/b", "--limit", "0"], 2, "--limit"),

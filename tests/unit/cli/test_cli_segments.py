@@ -35,6 +35,8 @@ def test_a_segment_is_found_by_id_number_and_name() -> None:
         (["0"], [], "--split '0' is not of the form ID:N"),
         (["0:1"], [], "of the form ID:N"),
         (["0:x"], [], "of the form ID:N"),
+        (["0:" + "9" * 5000], [], "of the form ID:N"),
+        (["9" * 5000 + ":2"], [], "is not a segment id"),
         (["9:2"], [], "segment 9 is not active; active segments: 0, 1, 2, 3"),
         ([], ["0"], "--merge '0' is not of the form ID,ID"),
         ([], ["0,x"], "'x' is not a segment id"),

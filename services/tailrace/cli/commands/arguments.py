@@ -19,14 +19,17 @@ from tailrace.common.stream_cut import StreamCut
 T = TypeVar("T")
 
 
-def checked(parse: Callable[[str], T], text: str) -> T:
-    """Parse a value. Raises BadParameter for malformed text; an invalid name raises its own error."""
+def checked(parse: Callable[[str], T], text: str, name: str | None = None) -> T:
+    """Parse a value. Raises BadParameter for malformed text; an invalid name raises its own error.
+
+    `name` is that of the option or argument; typer knows it only while it parses the command line.
+    """
     try:
         return parse(text)
     except InvalidNameError:
         raise
     except BadRequestError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(str(error), param_hint=name and f"'{name}'") from error
 
 
 def size(text: str) -> int:
@@ -34,9 +37,9 @@ def size(text: str) -> int:
     return checked(values.parse_size, text)
 
 
-def duration_ms(text: str) -> int:
-    """Parse a duration for typer."""
-    return checked(values.parse_duration_ms, text)
+def duration_ms(text: str, name: str | None = None) -> int:
+    """Parse a duration for typer, or of the option `name`."""
+    return checked(values.parse_duration_ms, text, name)
 
 
 def period_s(text: str) -> float:
@@ -52,9 +55,9 @@ def stream_name(text: str) -> StreamName:
     return checked(StreamName.parse, text)
 
 
-def position(text: str) -> str | StreamCut:
-    """Parse head, tail or a stream cut for typer."""
-    return checked(values.parse_position, text)
+def position(text: str, name: str | None = None) -> str | StreamCut:
+    """Parse head, tail or a stream cut for typer, or of the option `name`."""
+    return checked(values.parse_position, text, name)
 
 
 def named_values(name: str, texts: Sequence[str]) -> dict[str, str]:

@@ -162,7 +162,7 @@ def reset(
     ] = None,
 ) -> None:
     """Let a group go on elsewhere. Its readers end with an error and must be started again."""
-    places = [arguments.position(text) for text in to or []]
+    places = [arguments.position(text, "--to") for text in to or []]
 
     async def work() -> None:
         from tailrace.cli.groups import reset_group

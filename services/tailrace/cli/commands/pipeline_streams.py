@@ -69,7 +69,8 @@ def replay(
     address = SETTINGS.choose_controller(controller)
     into = Target(target_controller or address, target, named_values("--target-option", target_option or ()))
     options = named_values("--option", option or ())
-    prepared = prepare(Replay(address, stream, into, position(start), position(end), routing_key, options))
+    cuts = position(start, "--start"), position(end, "--end")
+    prepared = prepare(Replay(address, stream, into, *cuts, routing_key, options))
     with spark_session(f"replay {stream}", master, named_values("--conf", conf or ())) as spark:
         progress = run_replay(spark, prepared, place_of(checkpoint))
     _print(progress, "event", target, json)

@@ -133,7 +133,8 @@ def retention_policy(time: str | None, size: str | None) -> RetentionPolicy | No
 
 
 def _bounds(text: str, kind: str) -> Bounds:
-    return checked(lambda value: parse_bounds(value, parse_duration_ms if kind == "time" else parse_size), text)
+    parse = parse_duration_ms if kind == "time" else parse_size
+    return checked(lambda value: parse_bounds(value, parse), text, f"--retention-{kind}")
 
 
 def config_fields(config: StreamConfig) -> tuple[dict[str, Any], dict[str, str]]:

@@ -44,8 +44,8 @@ def read(
     ] = False,
 ) -> None:
     """Print events, one per line: the present ones, or with --follow also later ones."""
-    begin = position(start) if start is not None else None
-    idle_ms = duration_ms(idle)
+    begin = position(start, "--from") if start is not None else None
+    idle_ms = duration_ms(idle, "--idle")
     text_of = _json_lines if json else _plain_lines
 
     async def work() -> None:

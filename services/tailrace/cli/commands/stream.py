@@ -355,7 +355,7 @@ def scale(
 
     if (segments is None) == (not split and not merge):
         raise typer.BadParameter("give either --segments N, or --split ID:N and --merge ID,ID")
-    deadline_s = arguments.duration_ms(wait) / 1000
+    deadline_s = arguments.duration_ms(wait, "--wait") / 1000
 
     async def work() -> list[SegmentRange]:
         async with connected(SETTINGS.choose_controller(controller)) as client:
@@ -404,7 +404,7 @@ def truncate(
     """Truncate a stream: delete everything before a stream cut."""
     from tailrace.cli.truncation import parse_place
 
-    place = arguments.checked(parse_place, cut) or arguments.position(cut)
+    place = arguments.checked(parse_place, cut, "CUT") or arguments.position(cut, "CUT")
     if place == HEAD:
         raise typer.BadParameter("truncating at head deletes nothing: give tail or a stream cut")
 
