@@ -73,8 +73,6 @@ class Suite:
     bounds: tuple[str, ...] = ()
     computes: bool = False
     """Whether it computes, with small files and servers in its own process at most: it fills what others leave."""
-    takes_long: bool = False
-    """Whether it takes so long that what measures goes first, and does not wait for its end."""
     limits: bool = True
     """Whether a test may take as long as pytest's own limits say, and no longer; in the long form only its own mark."""
 
@@ -119,10 +117,10 @@ SUITES = (
         ),
         limits=False,
     ),
-    Suite("spark", (MINIO,), takes_long=True),
-    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.5, share="loadfile", takes=MOUNTS, takes_long=True),
+    Suite("spark", (MINIO,)),
+    Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.5, share="loadfile", takes=MOUNTS),
     Suite("compat/python", (PYTHON_CLIENT,), cores=WAITS),
-    Suite("cli", (MINIO,), cores=0.5, share="loadfile", takes_long=True),
+    Suite("cli", (MINIO,), cores=0.5, share="loadfile"),
     Suite("compat/java", (JAVA_CLIENT,), cores=0.5),
     Suite("e2e/local", (JAVA_CLIENT,), cores=0.5),
     Suite("images", (IMAGES,), cores=0.5, takes=MOUNTS),
@@ -228,7 +226,8 @@ def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], measures:
         options,
         environment,
         cores=suite.cores * workers,
-        later_than=(*suite.later_than, *((suite.name,) if measures else ())),
+        # Else it is last: it waits until all others are done with the cluster.
+        later_than=(*suite.later_than, *((suite.name, API) if measures and suite.on_cluster else ())),
         measures=measures,
     )
 
@@ -258,7 +257,6 @@ def _pytest_job(
         later_than=later_than,
         takes=suite.takes,
         measures=measures,
-        after_measures=suite.takes_long,
         computes=suite.computes,
         nice=0 if measures or suite.takes & CLUSTER else NICE,
         environment={"TAILRACE_TEST_PROFILE": plan.profile, "TAILRACE_TEST_SEED": str(plan.seed), **environment},

@@ -34,9 +34,8 @@ class Job:
     takes: frozenset[str] = frozenset()
     """Things of which there is one on this machine: two jobs that take the same thing never run at once."""
     measures: bool = False
-    """It measures how long something takes: nothing runs beside it but what computes."""
-    after_measures: bool = False
-    """It lets jobs that measure go first, unless what these need is not ready yet."""
+    """It measures how long something takes: nothing runs beside it but what computes, and nothing else starts while it
+    waits for the machine alone."""
     computes: bool = False
     """It computes, with small files and servers in its own process at most: others start as if it were not there."""
     nice: int = 0
@@ -137,7 +136,8 @@ class Scheduler:
             return False
         if not job.computes and any(other.measures or job.measures for other in busy if not other.computes):
             return False
-        if job.after_measures and any(other.measures and not waiting & {*other.after} for other in self._pending):
+        ready = (other for other in self._pending if not waiting & {*other.after, *other.later_than})
+        if not job.computes and not job.measures and any(other.measures for other in ready):
             return False
         computing = sum(other.cores for other in busy if other.computes)
         rest = sum(other.cores for other in busy if not other.computes)

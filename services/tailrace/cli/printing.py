@@ -21,6 +21,8 @@ Print: TypeAlias = Callable[[memoryview], int]
 PIECE_BYTES: Final = select.PIPE_BUF
 """What a pipe that is ready takes without blocking, unless another process writes to it at that moment."""
 
+_PTMX: Final = os.makedev(5, 2)
+
 LOOK_AGAIN_S: Final = 0.1
 """Linux may wake writers to a pseudo terminal before there is room, and not again when there is."""
 
@@ -77,8 +79,10 @@ def _write_to_object(data: memoryview) -> int:
 def _opened_again(descriptor: int) -> int | None:
     """Open a pipe or terminal again, in non-blocking mode: other processes share the first descriptor.
 
-    None when that is refused, as for another user's pipe.
+    None when that is refused, as for another user's pipe, or makes another one, as for the end of a terminal's program.
     """
+    if os.fstat(descriptor).st_rdev == _PTMX:
+        return None
     try:
         return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

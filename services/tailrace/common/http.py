@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h11
 import uvicorn
@@ -108,71 +108,65 @@ async def _refuse(send: Send, status: int, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+class Awaited(NamedTuple):
+    """What a connection waits for from its peer."""
+
+    what: str
+    cycle: object = None
+    """The last request that came whole."""
+    unsent_bytes: int = 0
+
+    def is_as(self, before: Awaited | None) -> bool:
+        """Return whether the peer has done nothing for it since."""
+        return (
+            before is not None
+            and self.what == before.what
+            and self.cycle is before.cycle
+            and self.unsent_bytes >= before.unsent_bytes
+        )
+
+
 def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
-    """Return a protocol that limits connections, and how long a peer may take for a request or an answer."""
+    """Return a protocol that limits connections, and how long each waits for its peer."""
 
     class BoundedProtocol(H11Protocol):
-        """One connection."""
+        """One connection. It ends when its peer lets it wait for ``limits.HTTP_PEER_DEADLINE_S``."""
 
-        _receiving: asyncio.TimerHandle | None = None
-        _sending: asyncio.TimerHandle | None = None
+        _timer: asyncio.TimerHandle | None = None
+        _before: Awaited | None = None
+        _since_s = 0.0
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             if len(self.connections) > connections_max:
                 transport.abort()
                 return
-            self._receiving = self._deadline()
+            self._look()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._end_receiving()
-            self._end_sending()
+            if self._timer is not None:
+                self._timer.cancel()
             super().connection_lost(exc)
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._bound_request()
+        def _look(self) -> None:
+            now_s, awaited = self.loop.time(), self._awaited()
+            if awaited is None or not awaited.is_as(self._before):
+                self._since_s = now_s
+            elif now_s - self._since_s >= limits.HTTP_PEER_DEADLINE_S:
+                self.transport.abort()
+                return
+            self._before = awaited
+            look_s = min(limits.HTTP_LOOK_S, limits.HTTP_PEER_DEADLINE_S / 2)
+            self._timer = self.loop.call_later(look_s, self._look)
 
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self._bound_request()
-
-        def timeout_keep_alive_handler(self) -> None:
-            super().timeout_keep_alive_handler()
-            self._bound_request()
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._sending = self._sending or self._deadline()
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._end_sending()
-
-        def _bound_request(self) -> None:
-            """Give a request that has begun until the deadline to end, and a peer to take the rest of what was sent."""
-            if self.transport.is_closing():
-                self._sending = self._sending or self._deadline()
-            begun = self.conn.their_state is h11.SEND_BODY or (
-                self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
-            )
-            if not begun:
-                self._end_receiving()
-            elif self._receiving is None:
-                self._receiving = self._deadline()
-
-        def _deadline(self) -> asyncio.TimerHandle:
-            return self.loop.call_later(limits.HTTP_REQUEST_DEADLINE_S, self.transport.abort)
-
-        def _end_receiving(self) -> None:
-            if self._receiving is not None:
-                self._receiving.cancel()
-                self._receiving = None
-
-        def _end_sending(self) -> None:
-            if self._sending is not None:
-                self._sending.cancel()
-                self._sending = None
+        def _awaited(self) -> Awaited | None:
+            if unsent_bytes := self.transport.get_write_buffer_size():
+                return Awaited("take the answer", None, unsent_bytes)
+            if self.conn.their_state is h11.SEND_BODY:
+                return Awaited("end the body", self.cycle)
+            if self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None:
+                return Awaited("end the head", self.cycle)
+            return None  # the application's answer; or the next request, for which uvicorn has a timer
 
     return BoundedProtocol
 

@@ -312,7 +312,7 @@ def _first_line(error: BaseException) -> str:
 
 def _field(error: BaseException, name: str) -> str:
     """Return a field of the XML with which S3 answered; empty: there is none."""
-    found = re.search(f"<{name}>(.*?)</{name}>", str(error))
+    found = re.search(f"<{name}>(.*?)</{name}>", str(error), re.DOTALL)
     return found[1].strip() if found else ""
 
 

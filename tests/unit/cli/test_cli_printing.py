@@ -110,3 +110,13 @@ async def test_an_object_in_the_place_of_standard_output(monkeypatch: pytest.Mon
     with printing.printer() as output:
         await output.write(b"one\n")
     assert buffer.getvalue() == b"one\n"
+
+
+def test_the_programs_end_of_a_terminal_is_not_opened_again() -> None:
+    """That would make another terminal, whose output comes nowhere."""
+    with_program, with_user = os.openpty()
+    try:
+        assert printing._opened_again(with_program) is None
+    finally:
+        os.close(with_program)
+        os.close(with_user)

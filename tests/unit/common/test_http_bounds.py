@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import psutil
 import pytest
 from fastapi import FastAPI
 
 from tailrace.common import limits
-from tailrace.common.http import listen, serve_app
+from tailrace.common.http import Awaited, listen, serve_app
 
 CONNECTIONS_MAX = 4
 
@@ -28,9 +29,18 @@ async def length_of_body(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.fixture
-async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    """A listener with that application and small bounds."""
-    monkeypatch.setattr(limits, "HTTP_REQUEST_DEADLINE_S", 0.2)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Lets listeners wait only shortly for their peers from the call on."""
+
+    def shorten() -> None:
+        monkeypatch.setattr(limits, "HTTP_PEER_DEADLINE_S", 0.2)
+
+    return shorten
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """A listener with that application and few connections."""
     listener = listen("test", "127.0.0.1", 0)
     async with serve_app(length_of_body, listener, CONNECTIONS_MAX):
         yield listener.getsockname()[1]
@@ -97,10 +107,10 @@ async def test_web_pages_change_nothing(port: int, header: str) -> None:
     assert program.startswith(b"HTTP/1.1 200")
 
 
-async def test_who_says_nothing_is_sent_away(port: int) -> None:
+async def test_who_says_nothing_is_sent_away(port: int, impatient: Callable[[], None]) -> None:
+    impatient()
     assert await ask(port, b"") == b""
     assert await ask(port, b"GET / HTTP/1.1\r\nX: ") == b""
-    assert (await ask(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 200")
 
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
@@ -109,21 +119,85 @@ LARGE_BYTES = 64 << 20
 
 @pytest.mark.parametrize("rest", [HEAD, HEAD + b"12345678", b"P", HEAD[:-2]], ids=["head", "body", "byte", "end"])
 @pytest.mark.parametrize("first", [b"", HEAD + b"123456789"], ids=["first", "second"])
-async def test_who_begins_a_request_and_does_not_end_it_is_sent_away(port: int, first: bytes, rest: bytes) -> None:
+async def test_who_begins_a_request_and_does_not_end_it_is_sent_away(
+    port: int, first: bytes, rest: bytes, impatient: Callable[[], None]
+) -> None:
     """Also when another request on the connection was answered before."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(120):
         if first:
             writer.write(first)
             assert (await reader.readuntil(b"       9")).startswith(b"HTTP/1.1 200")
+        impatient()
         writer.write(rest)
         with contextlib.suppress(ConnectionError):
             await reader.read()
     writer.close()
 
 
-async def test_who_does_not_take_the_answer_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_REQUEST_DEADLINE_S", 0.2)
+async def test_a_connection_that_was_answered_before_its_body_came_is_sent_away(impatient: Callable[[], None]) -> None:
+    """The body that follows the answer ends the time that the connection may be kept for."""
+
+    async def at_once(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    listener = listen("test", "127.0.0.1", 0)
+    async with serve_app(at_once, listener, CONNECTIONS_MAX):
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        async with asyncio.timeout(120):
+            for _ in range(2):
+                writer.write(HEAD)
+                assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+                writer.write(b"123456789")
+            impatient()
+            assert await reader.read() == b""
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("seen", "found", "stands"),
+    [
+        (None, ("end the head", None, 0), False),
+        (("end the head", None, 0), ("end the head", None, 0), True),
+        (("end the head", 1, 0), ("end the head", 2, 0), False),
+        (("end the head", 1, 0), ("end the body", 1, 0), False),
+        (("take the answer", None, 5), ("take the answer", None, 4), False),
+        (("take the answer", None, 5), ("take the answer", None, 5), True),
+    ],
+)
+def test_a_peer_that_goes_on_is_waited_for(seen: Any, found: Any, stands: bool) -> None:
+    """However slowly it takes an answer, and also between two requests of one connection."""
+    assert Awaited(*found).is_as(Awaited(*seen) if seen else None) is stands
+
+
+async def test_who_takes_nothing_more_of_an_answer_that_closes_is_sent_away(impatient: Callable[[], None]) -> None:
+    """Also of its last bytes: the connection is closing then."""
+
+    async def much(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
+
+    def open_connections() -> int:
+        own = psutil.Process().net_connections("tcp")
+        return sum(one.laddr[1] == port and one.status != psutil.CONN_LISTEN for one in own)
+
+    listener = listen("test", "127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    async with serve_app(much, listener, CONNECTIONS_MAX):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+        async with asyncio.timeout(120):
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readexactly(LARGE_BYTES // 2)
+            assert open_connections() == 1
+            impatient()
+            while open_connections():  # noqa: ASYNC110 - of the kernel's table
+                await asyncio.sleep(0.01)
+        writer.close()
+
+
+async def test_who_does_not_take_the_answer_is_sent_away(impatient: Callable[[], None]) -> None:
+    impatient()
     ended = asyncio.Event()
 
     async def much(scope: Any, receive: Any, send: Any) -> None:
@@ -141,10 +215,11 @@ async def test_who_does_not_take_the_answer_is_sent_away(monkeypatch: pytest.Mon
         writer.close()
 
 
-async def test_connections_are_bounded(port: int) -> None:
+async def test_connections_are_bounded(port: int, impatient: Callable[[], None]) -> None:
+    impatient()
     waiting = [asyncio.create_task(ask(port, b"GET / HTTP/1.1\r\n")) for _ in range(3 * CONNECTIONS_MAX)]
     done, left = await asyncio.wait(waiting, timeout=0.1)
     assert len(done) >= 2 * CONNECTIONS_MAX
     if left:
         await asyncio.wait(left)
-    assert (await ask(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    assert (await ask(port, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).startswith(b"HTTP/1.1 200")

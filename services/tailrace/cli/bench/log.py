@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -89,22 +90,25 @@ async def _own_folder(tier2: str, s3_endpoint: str | None) -> AsyncIterator[Obje
     nonce = os.urandom(8).hex()
     place = f"{tier2.rstrip('/')}/bench-{nonce}"
     store = open_object_store(place, s3_endpoint=s3_endpoint)
+    writes = ThreadPoolExecutor()
+    asyncio.get_running_loop().set_default_executor(writes)
     try:
+        await probe_conditions(store, nonce, tier2)
         try:
-            await probe_conditions(store, nonce, tier2)
             yield store
         finally:
-            await _empty(store, place)
+            await _empty(store, place, writes)
     finally:
         await store.close()
 
 
-async def _empty(store: ObjectStore, place: str) -> None:
-    """Delete all objects; standard error says when some may be left. Nothing else uses threads of the loop any more."""
+async def _empty(store: ObjectStore, place: str, writes: ThreadPoolExecutor) -> None:
+    """Delete all objects; standard error says when some may be left."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor())
     try:
-        # Cancelled writes into a folder go on in threads.
-        await asyncio.get_running_loop().shutdown_default_executor()
         async with asyncio.timeout(EMPTY_DEADLINE_S):
+            await loop.run_in_executor(None, writes.shutdown)  # cancelled writes into a folder go on in threads
             while await _delete_listed(store):
                 pass  # until nothing is left: a cancelled write may have arrived behind the list
     except (TimeoutError, UnavailableError) as error:

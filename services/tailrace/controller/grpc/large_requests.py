@@ -26,6 +26,8 @@ class LargeRequests:
     async def room(self, length_bytes: int) -> AsyncIterator[None]:
         """Wait until a request of that length may be decoded; it runs while the context lasts.
 
+        After ``limits.RPC_REQUESTS_DEADLINE_S`` it most likely waits for its stream: others need not wait for it.
+
         Raises:
             UnavailableError: too many bytes of requests wait.
         """
@@ -36,10 +38,20 @@ class LargeRequests:
             await self._wait(length_bytes)
         else:
             self._running_bytes += length_bytes
+        counted = True
+
+        def end() -> None:
+            nonlocal counted
+            if counted:
+                counted = False
+                self._end(length_bytes)
+
+        timer = asyncio.get_running_loop().call_later(limits.RPC_REQUESTS_DEADLINE_S, end)
         try:
             yield
         finally:
-            self._end(length_bytes)
+            timer.cancel()
+            end()
 
     def _fits(self, length_bytes: int) -> bool:
         return self._running_bytes + length_bytes <= max(limits.RPC_LARGE_REQUESTS_MAX_BYTES, length_bytes)

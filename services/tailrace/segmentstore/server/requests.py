@@ -56,6 +56,7 @@ class RequestProcessor:
         self._budget = budget
         self._fail = fail
         self._tasks: dict[asyncio.Task[None], bool] = {}
+        self._closed = False
         self._large_turn = asyncio.Lock()
         self._large_bytes = 0
         self._large_done = asyncio.Event()
@@ -103,11 +104,13 @@ class RequestProcessor:
         """
         unanswered = self._context.unanswered
         unanswered.leave(self)
-        excess = unanswered.orphans - limits.REQUESTS_ORPHANED_MAX
-        for task, cancel_with_connection in reversed(list(self._tasks.items())):
-            if cancel_with_connection or excess > 0:
-                task.cancel()
-                excess -= 1
+        self._closed = True
+        changes = [task for task, cancel_with_connection in self._tasks.items() if not cancel_with_connection]
+        room = max(0, limits.REQUESTS_ORPHANED_MAX - unanswered.orphans)
+        unanswered.orphans += len(changes)
+        reads = [task for task, cancel_with_connection in self._tasks.items() if cancel_with_connection]
+        for task in (*reads, *changes[room:]):
+            task.cancel()
         self._context.background(self._delete_transients(list(self._tasks)))
 
     def _run(self, work: Coroutine[Any, Any, None], length_bytes: int, *, cancel_with_connection: bool) -> None:
@@ -120,9 +123,11 @@ class RequestProcessor:
             raise ProtocolError(f"all connections together have {unanswered.requests} unanswered requests")
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = cancel_with_connection
+        unanswered.orphans += self._closed and not cancel_with_connection
 
         def done(task: asyncio.Task[None]) -> None:
             unanswered.end(self)
+            unanswered.orphans -= self._closed and not self._tasks[task]
             del self._tasks[task]
             self._budget.release(length_bytes)
 

@@ -36,7 +36,7 @@ class Unanswered:
         self.requests = 0
         """Without those of connections that are closed."""
         self.orphans = 0
-        """Those of connections that are closed: changes, which go on, and reads, which end soon."""
+        """Changes of connections that are closed, which go on."""
         self.pending = 0
         """Requests that wait until their container opens here."""
         self._holders: dict[Holder, None] = {}
@@ -50,28 +50,24 @@ class Unanswered:
         if holder in self._holders:
             del self._holders[holder]
             self.requests -= holder.count
-            self.orphans += holder.count
 
     def begin(self, holder: Holder) -> bool:
-        """Count one more request of a connection; return False when it is the one that must close."""
+        """Count one more request of a connection; return False when it is the one that must close.
+
+        Does not count a request of a connection that is closed already.
+        """
         while self.requests >= limits.REQUESTS_MAX and holder.count >= limits.REQUESTS_PER_CONNECTION_FREE:
             largest = self._largest()
             if largest is holder or largest is None:
                 return False
             self.leave(largest)
             largest.give_up(f"all connections together have {limits.REQUESTS_MAX} unanswered requests, this one most")
-        self._count(holder, 1)
+        self.requests += holder in self._holders
         return True
 
     def end(self, holder: Holder) -> None:
         """Count one request of a connection less. Call it before its `count` changes."""
-        self._count(holder, -1)
-
-    def _count(self, holder: Holder, change: int) -> None:
-        if holder in self._holders:
-            self.requests += change
-        else:
-            self.orphans += change
+        self.requests -= holder in self._holders
 
     def _largest(self) -> Holder | None:
         by_peer: dict[str, int] = {}

@@ -92,3 +92,19 @@ async def test_too_many_bytes_that_wait_are_refused() -> None:
     requests.append(Request(room, MOST))
     for request in requests:
         await request.end()
+
+
+async def test_one_that_waits_for_long_holds_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = LargeRequests()
+    monkeypatch.setattr(limits, "RPC_REQUESTS_DEADLINE_S", 0.01)
+    first = Request(room, MOST)
+    assert await running(first) == [True]
+    monkeypatch.setattr(limits, "RPC_REQUESTS_DEADLINE_S", 3600.0)
+    second, third = (Request(room, MOST) for _ in range(2))
+    async with asyncio.timeout(120):
+        while not second.runs:  # noqa: ASYNC110 - of the timer's making
+            await asyncio.sleep(0.001)
+    await first.end()
+    assert await running(third) == [False], "the first one's room was given back once"
+    await second.end()
+    await third.end()

@@ -313,8 +313,11 @@ async def test_a_merge_of_many_missing_sources_leaves_turns_to_other_work(client
     assert turns > 64
 
 
-async def test_changes_of_closed_connections_are_bounded(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container does not answer, and clients that give up come again with the same changes."""
+@pytest.mark.parametrize("reads", [0, 100])
+async def test_changes_of_closed_connections_are_bounded(
+    model: Any, monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    """A container does not answer, and clients that give up come again with the same changes. Reads do not count."""
     most, each = 50, 40
     monkeypatch.setattr(limits, "REQUESTS_ORPHANED_MAX", most)
     answers = asyncio.Event()
@@ -324,18 +327,21 @@ async def test_changes_of_closed_connections_are_bounded(model: Any, monkeypatch
         await answers.wait()
         return await create(*arguments, **keywords)
 
+    await (await model.connect()).create(SEGMENT)
     monkeypatch.setattr(model.model, "create_segment", stuck)
     for turn in range(4):
         client = await model.connect()
+        client.send(*(c.ReadSegment(SEGMENT, 0, 1, "", n) for n in range(reads)))
         client.send(*(c.CreateSegment(n, f"a/b/{turn * each + n}.#epoch.0", 0, 0, "") for n in range(each)))
-        await model.until(lambda: model.server.unanswered == each)
+        await model.until(lambda: model.server.unanswered == each + reads)
         client.close()
-        await model.until(lambda: model.server.connections == 0)
+        await model.until(lambda: model.server.connections == 1)
     await asyncio.sleep(0)
     answers.set()
     client = await model.connect()
     await client.create("a/b/1000.#epoch.0")
-    assert each <= len(model.model.segments) - 1 <= most
+    assert len(model.model.segments) - 2 == most
+    await model.until(lambda: model.server._context.unanswered.orphans == 0)
 
 
 @pytest.mark.parametrize("raw", ["\U0001f600" * 16_000, "\0" * 60_000], ids=["supplementary", "zeros"])
