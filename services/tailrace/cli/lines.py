@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import stat
@@ -12,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tailrace.cli.descriptors import may_block, readable
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
@@ -65,7 +65,7 @@ async def read_lines(source: Path | None) -> AsyncIterator[tuple[list[bytes], in
         waits = may_block(descriptor)
         while True:
             if waits:
-                await _readable(descriptor)
+                await readable(descriptor)
             try:
                 data = os.read(descriptor, CHUNK_BYTES)
             except BlockingIOError:
@@ -99,28 +99,6 @@ def known_length(source: Path | None) -> int | None:
     """Return the number of bytes to read, if it is known."""
     status = os.stat(source if source is not None else 0)
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def may_block(descriptor: int) -> bool:
-    """Return whether a read may block: pipes, sockets and terminals."""
-    mode = os.fstat(descriptor).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
-
-
-async def _readable(descriptor: int) -> None:
-    """Wait until a read does not block. The descriptor stays in blocking mode: other processes share it."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    loop.add_reader(descriptor, wake)
-    try:
-        await ready
-    finally:
-        loop.remove_reader(descriptor)
 
 
 def key_of(line: bytes, field: str) -> str:

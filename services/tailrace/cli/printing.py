@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
-from tailrace.cli.lines import may_block
+from tailrace.cli.descriptors import may_block, writable
 
 Print: TypeAlias = Callable[[memoryview], int]
 """Write some of the bytes without waiting, and return their number. Raises BlockingIOError: none was possible."""
@@ -40,7 +40,7 @@ class Printer:
         rest = memoryview(data)
         while rest:
             while self._descriptor is not None and not _is_writable(self._descriptor):
-                await _writable(self._descriptor)
+                await writable(self._descriptor, LOOK_AGAIN_S)
             try:
                 rest = rest[self._write_some(rest) :]
             except BlockingIOError:  # another process was first
@@ -93,21 +93,3 @@ def _is_writable(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(0))
-
-
-async def _writable(descriptor: int) -> None:
-    """Wait until a write does not block, or fails, or for some time."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    loop.add_writer(descriptor, wake)
-    timer = loop.call_later(LOOK_AGAIN_S, wake)
-    try:
-        await ready
-    finally:
-        timer.cancel()
-        loop.remove_writer(descriptor)

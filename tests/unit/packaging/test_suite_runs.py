@@ -314,6 +314,7 @@ def test_nothing_uses_the_cluster_beside_what_measures_there_or_makes_one() -> N
     assert "e2e/cluster" in api.later_than
     assert not api.takes & jobs["e2e/kubernetes"].takes
     for name in ("e2e/kubernetes/bounds", "e2e/kubernetes/fault"):
+        assert "e2e/api" in jobs[name].later_than or "e2e/kubernetes/bounds" in jobs[name].later_than
         assert jobs[name].measures
         assert not api.computes
 
@@ -335,9 +336,11 @@ def test_what_mounts_never_runs_beside_what_compares_mounts() -> None:
         assert taking["e2e/cluster"] & taking[name]
 
 
-def test_everything_gives_way_to_what_measures_how_long_clients_wait() -> None:
+@pytest.mark.parametrize("profile", ["ci", "full"])
+def test_everything_gives_way_to_what_measures_how_long_clients_wait(profile: str) -> None:
     tests = Path(__file__).resolve().parents[2]
-    jobs = {job.name: job for job in catalogue.jobs(catalogue.chosen(["everything"]), PLAN)}
+    plan = PLAN if profile == "ci" else _full()
+    jobs = {job.name: job for job in catalogue.jobs(catalogue.chosen(["everything"]), plan)}
     for suite in catalogue.SUITES:
         files = {path.name: path.read_text() for path in (tests / suite.name).glob("test_*.py")}
         measuring = {name for name, text in files.items() if "from harness.pace import" in text}
@@ -355,8 +358,11 @@ def test_what_computes_takes_one_core_beside_what_measures() -> None:
     assert {job.name for job in everything if job.measures}
     assert {job.name for job in everything if job.computes} >= {"lint", "unit", "simulation", "simulation/seeds"}
     assert {job.cores for job in everything if job.computes and job.suite} == {1.0}
+    assert {job.name: job.cores for job in everything if job.computes and not job.suite} == {"local cluster": 0.0}
     (seeds,) = catalogue.jobs(["simulation/seeds"], PLAN)
     assert seeds.cores == PLAN.workers
+    (unit,) = catalogue.jobs(["unit"], PLAN)
+    assert unit.cores == PLAN.workers / 2, "its processes wait half of their time"
 
 
 def test_every_file_of_a_suite_runs_once() -> None:

@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from harness.s3endpoint import S3Endpoint
 from tailrace.common.errors import UnavailableError
 from tailrace.storage.obstores import open_object_store
-from tailrace.storage.port import ObjectStore
 
 KEYS = [f"log/1/{number}" for number in range(5)]
 
 
-class Compatible:
+class Compatible(S3Endpoint):
     """As much of S3 as deletions need."""
 
     def __init__(self, status: str, body: str) -> None:
+        super().__init__()
         self._status, self._body = status, body
         self.requests: list[str] = []
 
-    @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[ObjectStore]:
-        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server:
-            yield open_object_store("s3://bucket/p", s3_endpoint=f"http://127.0.0.1:{port}")
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        lengths = [line for line in head.lower().splitlines() if line.startswith("content-length:")]
-        body = (await reader.readexactly(int(lengths[0].partition(":")[2]))).decode()
-        verb, path, _ = head.split(" ", 2)
-        self.requests.append(f"{verb} {path} {' '.join(re.findall('<Key>(.*?)</Key>', body))}")
-        fields = f"HTTP/1.1 {self._status}\r\nconnection: close\r\ncontent-length: {len(self._body)}\r\n\r\n"
-        writer.write((fields + self._body).encode())
-        await writer.drain()
-        writer.close()
+    def answer(self, verb: str, path: str, fields: Mapping[str, str], body: bytes) -> tuple[str, bytes]:
+        """See S3Endpoint."""
+        self.requests.append(f"{verb} {path} {' '.join(re.findall('<Key>(.*?)</Key>', body.decode()))}")
+        return self._status, self._body.encode()
 
 
 @pytest.fixture(autouse=True)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
+from harness.s3endpoint import S3Endpoint
 from tailrace.common.errors import FencedError, NoSuchBucketError, NotFoundError, StartError, UnavailableError
 from tailrace.log.object import ObjectLog
 from tailrace.log.probe import probe_conditions
-from tailrace.storage.obstores import open_object_store, probe
+from tailrace.storage.obstores import probe
 from tailrace.storage.port import ObjectStore
 
 PROXY = b"default backend - 404"
@@ -34,56 +34,24 @@ async def _listed(store: ObjectStore) -> list[str]:
     return [info.key async for info in store.list("")]
 
 
-class FakeS3:
+class FakeS3(S3Endpoint):
     """As much of S3 as the object log needs. With ``body_404`` the requests that ``catches`` matches get a 404."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.objects: dict[str, bytes] = {}
         self.body_404: bytes | None = None
         self.catches = re.compile("")
         self.caught = 0
-        self._connections: set[asyncio.StreamWriter] = set()
 
-    @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[ObjectStore]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server:
-            yield open_object_store("s3://bucket/p", s3_endpoint=f"http://127.0.0.1:{port}")
-            for writer in list(self._connections):  # of requests that were given up
-                writer.close()
-                with contextlib.suppress(ConnectionError):
-                    await writer.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections.add(writer)
-        try:
-            await self._reply(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client has given up
-        finally:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-            self._connections.discard(writer)
-
-    async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        _, *rest = head.lower().splitlines()
-        fields = {name: value.strip() for name, _, value in (each.partition(":") for each in rest)}
-        body = await reader.readexactly(int(fields.get("content-length", "0")))
-        verb, path = head.split(" ")[:2]
+    def answer(self, verb: str, path: str, fields: Mapping[str, str], body: bytes) -> tuple[str, bytes]:
+        """See S3Endpoint."""
         if self.body_404 is not None and self.catches.match(f"{verb} {path}"):
             self.caught += 1
-            status, answer = "404 Not Found", self.body_404
-        else:
-            status, answer = self._answer(verb, path, fields, body)
-        length = f"content-length: {len(answer)}\r\n"
-        more = 'etag: "x"\r\nlast-modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nconnection: close\r\n\r\n'
-        writer.write(f"HTTP/1.1 {status}\r\n{length}{more}".encode() + (b"" if verb == "HEAD" else answer))
-        await writer.drain()
+            return "404 Not Found", self.body_404
+        return self._answer(verb, path, fields, body)
 
-    def _answer(self, verb: str, path: str, fields: dict[str, str], body: bytes) -> tuple[str, bytes]:
+    def _answer(self, verb: str, path: str, fields: Mapping[str, str], body: bytes) -> tuple[str, bytes]:
         if "?" in path and verb == "GET":
             contents = "".join(
                 f"<Contents><Key>{key.removeprefix('/bucket/')}</Key><Size>{len(data)}</Size>"
