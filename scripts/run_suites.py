@@ -15,6 +15,7 @@ import datetime
 import os
 import secrets
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from suiteruns.scheduler import Ended, Scheduler
 
 WORKERS_MAX = 2
 MEMORY_PER_CORE_MIB = 3072
+CLUSTER_COMMAND_LIMIT_S = 120.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         extras=options.extras,
         cached_spec=options.cached_spec,
         local_cluster=not os.environ.get("E2E_KUBECONFIG"),
+        cluster_built=_cluster_is_built(),
     )
     try:
         names = catalogue.chosen(options.suites)
@@ -63,6 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(names, plan, -1.0 if options.one_by_one else float(cores), options.report.resolve())
     except KeyboardInterrupt:
         return 130
+
+
+def _cluster_is_built() -> bool:
+    command = (sys.executable, str(catalogue.REPOSITORY / "tests/e2e/cluster"), "is-built")
+    return subprocess.run(command, stdin=subprocess.DEVNULL, timeout=CLUSTER_COMMAND_LIMIT_S).returncode == 0
 
 
 def _cores() -> int:

@@ -44,6 +44,8 @@ class Plan:
     """Whether an unchanged specification that was checked before counts as checked."""
     local_cluster: bool = True
     """Whether tests on Kubernetes run on the local cluster, not on one that E2E_KUBECONFIG names."""
+    cluster_built: bool = False
+    """Whether the programs of the local cluster are there, so that its tests can start in the first minutes."""
     seed_workers: int = 0
     """``workers`` that share the seeds: one beside what measures, which needs the other cores. 0: all."""
 
@@ -91,7 +93,7 @@ PREPARATIONS = {
 }
 """What takes longer to build or download than a test may last is made ready once, before the suites that need it."""
 
-API, KUBERNETES, FAULT = "e2e/api", "e2e/kubernetes", "e2e/kubernetes/fault"
+CLUSTER_ITSELF, API, KUBERNETES, FAULT = "e2e/cluster", "e2e/api", "e2e/kubernetes", "e2e/kubernetes/fault"
 PURE = "compat/wire/pure"
 
 # In the order in which they are started: what waits and takes long first, what keeps all cores busy last.
@@ -101,15 +103,15 @@ SUITES = (
         (MINIO,),
         bounds=("test_pods.py", "test_pods_under_load.py", "test_live_controllers.py", "test_store_cut_off.py"),
     ),
-    Suite("e2e/cluster", (LOCAL_CLUSTER,), cores=WAITS, takes=CLUSTER | MOUNTS),
+    Suite(CLUSTER_ITSELF, (LOCAL_CLUSTER,), cores=WAITS, takes=CLUSTER | MOUNTS),
     # Beside the suite below, whose installation looks at other namespaces.
-    Suite(API, cores=WAITS, later_than=("e2e/cluster",), on_cluster=True, limits=False),
+    Suite(API, cores=WAITS, later_than=(CLUSTER_ITSELF,), on_cluster=True, limits=False),
     Suite(
         KUBERNETES,
         (IMAGES,),
         cores=0.5,
         takes=CLUSTER,
-        later_than=("e2e/cluster",),
+        later_than=(CLUSTER_ITSELF,),
         on_cluster=True,
         bounds=(
             *("test_failover.py", "test_upgrade.py", "test_uninstall.py", "test_namespace_deletion.py"),
@@ -137,7 +139,7 @@ FUZZ_RUNS, FUZZ_SECONDS = 20_000, 600
 """Inputs of each target in the short form, the same ones on any machine; time of all targets in the long form."""
 SEEDS_OF_EACH_WORKLOAD = 20
 """Run on any machine, however slow: enough that every kind of fault that a workload enables happens."""
-NEED_A_HOST = ("e2e/cluster", API, KUBERNETES)
+NEED_A_HOST = (CLUSTER_ITSELF, API, KUBERNETES)
 """Run only where they are named: they need root or a cluster (docs/testing-on-kubernetes.md)."""
 GROUPS = {
     "tests": (*(suite.name for suite in SUITES if suite.name not in NEED_A_HOST), "fuzz", "spec"),
@@ -172,6 +174,8 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
     if any(job.measures for job in _suites(plan) if job.suite in names):
         plan = replace(plan, seed_workers=1)
     suites = sorted((job for job in _suites(plan) if job.suite in names), key=lambda job: job.computes)
+    if plan.cluster_built or not plan.local_cluster:
+        suites = _measurements_first(suites)
     if idle := set(names) - {job.suite for job in suites}:
         raise UnknownSuiteError(f"nothing runs for {', '.join(sorted(idle))}")
     needed = {name for job in suites for name in job.after}
@@ -179,6 +183,22 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
         needed |= more
     ends = [_cluster_end(suites)] if plan.extras and LOCAL_CLUSTER in needed else []
     return [job for job in PREPARATIONS.values() if job.name in needed] + ends + suites
+
+
+def _measurements_first(suites: Sequence[Job]) -> list[Job]:
+    """Let all wait for what measures, but what computes and the making of the cluster.
+
+    What computes then fills the time for which measurements keep the others away; later there is less of it to hold
+    up the others.
+    """
+    first = {job.name for job in suites if job.measures}
+    others = {job.name for job in suites if not (job.measures or job.computes or job.name == CLUSTER_ITSELF)}
+    ordered = []
+    for job in suites:
+        kept = tuple(name for name in job.later_than if not (job.measures and name in others))
+        added = tuple(sorted(first)) if job.name in others else ()
+        ordered.append(replace(job, later_than=tuple(dict.fromkeys((*kept, *added)))))
+    return ordered
 
 
 def _cluster_end(suites: Sequence[Job]) -> Job:
@@ -226,7 +246,7 @@ def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], measures:
         options,
         environment,
         cores=suite.cores * workers,
-        # Else it is last: it waits until all others are done with the cluster.
+        # Else it is last: it waits until all others are done with the cluster, which may have to be built first.
         later_than=(*suite.later_than, *((suite.name, API) if measures and suite.on_cluster else ())),
         measures=measures,
     )

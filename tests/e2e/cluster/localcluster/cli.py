@@ -12,7 +12,7 @@ from pathlib import Path
 
 from localcluster import host, lifecycle, node
 from localcluster.access import LocalCluster
-from localcluster.build import binaries
+from localcluster.build import binaries, is_built
 from localcluster.errors import ClusterError
 from localcluster.layout import Instance
 from localcluster.supervisor import HOLDS
@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add("missing-packages", _missing_packages, "print the Debian packages that are missing")
     add("build", _build, "build programs and images, unless that was done; prints their folder")
+    add("is-built", _is_built, "exit with code 1 when build would have something to do")
     add("up", _up, "start the cluster and wait until it is ready; prints its kubeconfig")
     add("down", _down, "end the cluster and remove all of its state")
     add("status", _status, "print what runs; exit code 1 when the cluster is not up")
@@ -96,6 +97,10 @@ def _missing_packages(instance: Instance, options: argparse.Namespace) -> None:
 
 def _build(instance: Instance, options: argparse.Namespace) -> None:
     print(binaries())
+
+
+def _is_built(instance: Instance, options: argparse.Namespace) -> int:
+    return 0 if is_built() else 1
 
 
 def _up(instance: Instance, options: argparse.Namespace) -> None:
