@@ -16,7 +16,8 @@ from tailrace.segmentstore.metadata import operations as ops
 from ..conftest import World
 
 NAME = "scope/stream/0.#epoch.0"
-OTHER = "scope/stream/1.#epoch.0"
+LATER = b" later" * 10_000
+"""More than a checkpoint of one segment, so that the next checkpoint is due."""
 
 
 @pytest.mark.parametrize("operation", ["append", "control"])
@@ -72,7 +73,7 @@ async def test_a_fault_while_a_background_task_stages_ends_the_container(
         patched.setattr(kind, "encode", fail)
         # The background task may have staged all before; this gives it something to stage, unless it failed already.
         with contextlib.suppress(ContainerStoppedError, OutcomeUnknownError):
-            await container.append(NAME, [b" later"])
+            await container.append(NAME, [LATER])
             acknowledged = True
         async with asyncio.timeout(120):
             cause = await container.wait_stopped()
@@ -82,5 +83,5 @@ async def test_a_fault_while_a_background_task_stages_ends_the_container(
     container = await world.open()
     assert await container.read_exact(NAME, 0, 6) == b"stored"
     if acknowledged:
-        assert await container.read_exact(NAME, 6, 6) == b" later"
+        assert await container.read_exact(NAME, 6, len(LATER)) == LATER
     await container.close()
