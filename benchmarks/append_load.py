@@ -39,7 +39,7 @@ from tailrace.segmentstore.api import AppendRequest
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
-from tailrace.storage.obstores import ObstoreObjects
+from tailrace.storage.obstore_objects import ObstoreObjects
 from tailrace.wire import codec
 from tailrace.wire import commands as c
 

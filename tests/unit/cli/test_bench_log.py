@@ -12,7 +12,7 @@ import pytest
 from tailrace.cli.bench import log
 from tailrace.common.errors import DataLossError, UnavailableError
 from tailrace.log.object import ObjectLog
-from tailrace.storage.obstores import FolderObjects
+from tailrace.storage.folder_objects import FolderObjects
 
 DEADLINE_S = 120.0
 

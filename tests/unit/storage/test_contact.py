@@ -20,7 +20,8 @@ from tailrace.common.errors import (
 )
 from tailrace.storage.contact import ContactStore, StoreContact, keep_contact, with_contact
 from tailrace.storage.figures import kind_of
-from tailrace.storage.obstores import ObstoreObjects, open_object_store
+from tailrace.storage.obstore_objects import ObstoreObjects
+from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import UploadParts
 
 

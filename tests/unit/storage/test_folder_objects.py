@@ -13,8 +13,9 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import AlreadyExistsError, DeadlineError
-from tailrace.storage import obstores
-from tailrace.storage.obstores import FolderObjects, open_object_store
+from tailrace.storage import folder_objects
+from tailrace.storage.folder_objects import FolderObjects
+from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectInfo
 
 
@@ -78,7 +79,7 @@ async def test_partial_files_are_not_listed(tmp_path: Path, monkeypatch: pytest.
     store = FolderObjects(tmp_path)
     await store.put("a/whole", [b"x"])
     monkeypatch.setattr(Path, "replace", link)
-    monkeypatch.setattr(obstores.os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr(folder_objects.os, "fsync", lambda descriptor: None)
     with pytest.raises(PowerCut):
         await store.put("a/cut", [b"y"])
     assert [path.name for path in (tmp_path / "a").iterdir() if path.name != "whole"] == listed
@@ -95,13 +96,13 @@ async def test_the_way_to_an_object_is_synced_whichever_process_made_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    sync_folder = obstores.sync_folder
+    sync_folder = folder_objects.sync_folder
 
     def noted(folder: Path) -> None:
         sync_folder(folder)
         synced.append(folder)
 
-    monkeypatch.setattr(obstores, "sync_folder", noted)
+    monkeypatch.setattr(folder_objects, "sync_folder", noted)
     store = FolderObjects(tmp_path)
     (tmp_path / "a/b").mkdir(parents=True)  # by a rival that has not synced anything yet
     make_old(tmp_path, tmp_path / "a")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.storage import obstores
-from tailrace.storage.obstores import FolderObjects, open_object_store
+from tailrace.storage import folder_objects
+from tailrace.storage.folder_objects import FolderObjects
+from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import UploadParts
 
 
@@ -46,14 +47,14 @@ async def test_an_upload_holds_its_part(tmp_path: Path, monkeypatch: pytest.Monk
     """While a put is under way its part survives a sweep, and the object is there in the end."""
     store = FolderObjects(tmp_path)
     writing, go_on = threading.Event(), threading.Event()
-    fsync = obstores.os.fsync
+    fsync = folder_objects.os.fsync
 
     def slow(descriptor: int) -> None:
         writing.set()
         go_on.wait()
         fsync(descriptor)
 
-    monkeypatch.setattr(obstores.os, "fsync", slow)
+    monkeypatch.setattr(folder_objects.os, "fsync", slow)
     thread = threading.Thread(target=store._put_synced, args=("c1/key", b"data", False))
     thread.start()
     try:

@@ -14,8 +14,8 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import AlreadyExistsError, UnavailableError
-from tailrace.storage import obstores
-from tailrace.storage.obstores import FolderObjects
+from tailrace.storage import folder_objects
+from tailrace.storage.folder_objects import FolderObjects
 
 
 def folders(root: Path) -> list[str]:
@@ -31,7 +31,7 @@ class Syncs:
         self._made: dict[Path, int] = {}
         self._durable: dict[Path, int] = {}
         self.synced: list[Path] = []
-        mkdir, sync_folder = Path.mkdir, obstores.sync_folder
+        mkdir, sync_folder = Path.mkdir, folder_objects.sync_folder
 
         def made(folder: Path, *arguments: Any, **options: Any) -> None:
             with self._lock:
@@ -48,7 +48,7 @@ class Syncs:
                     self._durable[each] = max(number, self._durable.get(each, 0))
 
         monkeypatch.setattr(Path, "mkdir", made)
-        monkeypatch.setattr(obstores, "sync_folder", synced)
+        monkeypatch.setattr(folder_objects, "sync_folder", synced)
 
     def covers(self, folder: Path) -> bool:
         """Whether a power cut leaves the folder, as it was made the last time."""
@@ -121,14 +121,14 @@ async def test_changes_within_one_tick_of_the_clock_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: Syncs
 ) -> None:
     """File systems have clocks that tick rarely: a folder made again may leave its parent's time the same."""
-    sync_folder = obstores.sync_folder
+    sync_folder = folder_objects.sync_folder
 
     def synced(folder: Path) -> None:
         sync_folder(folder)
         for each in (tmp_path, tmp_path / "0", tmp_path / "0/1"):
             os.utime(each, (1e9, 1e9))
 
-    monkeypatch.setattr(obstores, "sync_folder", synced)
+    monkeypatch.setattr(folder_objects, "sync_folder", synced)
     store = FolderObjects(tmp_path)
     for _ in range(3):
         await store.put("0/1/a", [b"x"])
@@ -143,7 +143,7 @@ async def test_changes_within_one_tick_of_the_clock_are_seen(
 async def test_a_folder_that_goes_before_the_object_comes_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: Syncs, if_absent: bool, gone: str
 ) -> None:
-    make_private = obstores._make_private
+    make_private = folder_objects.make_private
     removals = 3
 
     def made_and_removed(folder: Path) -> None:
@@ -153,7 +153,7 @@ async def test_a_folder_that_goes_before_the_object_comes_is_made_again(
             removals -= 1
             folder.rmdir()  # by another process, which deleted the last object
 
-    monkeypatch.setattr(obstores, "_make_private", made_and_removed)
+    monkeypatch.setattr(folder_objects, "make_private", made_and_removed)
     store = FolderObjects(tmp_path)
     await store.put("0/1/a", [b"x"], if_absent=if_absent)
     assert removals == 0
@@ -163,7 +163,7 @@ async def test_a_folder_that_goes_before_the_object_comes_is_made_again(
 
 
 async def test_a_put_gives_up_when_its_folder_never_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(obstores, "_make_private", lambda folder: None)
+    monkeypatch.setattr(folder_objects, "make_private", lambda folder: None)
     with pytest.raises(UnavailableError, match=f"its folder was removed {limits.STORAGE_FOLDER_ATTEMPTS} times"):
         await FolderObjects(tmp_path).put("0/1/a", [b"x"])
 
@@ -172,13 +172,13 @@ async def test_a_put_is_not_acknowledged_when_its_folder_went_before_it_was_dura
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FolderObjects(tmp_path)
-    sync_folder = obstores.sync_folder
+    sync_folder = folder_objects.sync_folder
 
     def deleted(folder: Path) -> None:
         store._remove(tmp_path / "0/1/a")
         sync_folder(folder)
 
-    monkeypatch.setattr(obstores, "sync_folder", deleted)
+    monkeypatch.setattr(folder_objects, "sync_folder", deleted)
     with pytest.raises(UnavailableError, match="put 0/1/a: the object was deleted before it was durable"):
         await store.put("0/1/a", [b"x"])
 
@@ -196,7 +196,7 @@ async def test_puts_and_deletions_of_two_processes_in_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, syncs: Syncs
 ) -> None:
     """What is acknowledged is there, and a power cut would leave its folders; what lists meanwhile sees no error."""
-    monkeypatch.setattr(obstores.os, "fsync", lambda descriptor: None)  # many rounds
+    monkeypatch.setattr(folder_objects.os, "fsync", lambda descriptor: None)  # many rounds
     stores = [FolderObjects(tmp_path) for _ in range(2)]
     ended = threading.Event()
 

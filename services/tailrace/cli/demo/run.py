@@ -25,7 +25,7 @@ from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 from tailrace.common.task_groups import run_all, running
-from tailrace.storage.obstores import FolderObjects
+from tailrace.storage.folder_objects import FolderObjects
 
 SCOPE: Final = "demo"
 SEGMENTS: Final = 4

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, IllegalStateError, UnavailableError
-from tailrace.storage.obstores import FolderObjects
+from tailrace.storage.folder_objects import FolderObjects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence

@@ -13,7 +13,8 @@ from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.tier2.snapshot import SnapshotName
-from tailrace.storage.obstores import FolderObjects, ObstoreObjects
+from tailrace.storage.folder_objects import FolderObjects
+from tailrace.storage.obstore_objects import ObstoreObjects
 
 from ..conftest import World, eventually, take_snapshot
 

@@ -27,7 +27,7 @@ from tailrace.segmentstore.server.unsent import UnsentReplies
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.worker.pending_containers import PendingContainers
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
-from tailrace.storage.obstores import ObstoreObjects
+from tailrace.storage.obstore_objects import ObstoreObjects
 from tailrace.wire import codec
 from tailrace.wire import commands as c
 from tailrace.wire.receiver import BufferPool

@@ -19,7 +19,7 @@ from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.object import ObjectLog
 from tailrace.segmentstore.api import NULL_ATTRIBUTE
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
-from tailrace.storage.obstores import ObstoreObjects
+from tailrace.storage.obstore_objects import ObstoreObjects
 from tailrace.wire import commands as c
 
 from .conftest import Client, Setting

@@ -1,0 +1,143 @@
+"""The port over any store of obstore (docs/design.md#tier-2)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+import obstore
+from obstore.exceptions import AlreadyExistsError as ObjectExistsError
+from obstore.exceptions import BaseError as ObjectStoreError
+from obstore.store import LocalStore, MemoryStore, S3Store
+
+from tailrace.common import limits
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    DeadlineError,
+    NoSuchBucketError,
+    NotFoundError,
+    UnavailableError,
+)
+from tailrace.storage.port import Buffer, ObjectInfo
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Sequence
+
+Store: TypeAlias = LocalStore | MemoryStore | S3Store
+T = TypeVar("T")
+
+
+class ObstoreObjects:
+    """The port over any obstore store; prepends `prefix` to every key."""
+
+    def __init__(self, store: Store, prefix: str = "") -> None:
+        self._store: Any = store
+        self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+
+    async def _call(self, what: str, key: str, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(limits.STORAGE_CALL_DEADLINE_S):
+                return await call
+        except TimeoutError as error:
+            raise DeadlineError(f"{what} {key}: no answer in {limits.STORAGE_CALL_DEADLINE_S:.0f} s") from error
+        except (FileNotFoundError, obstore.exceptions.NotFoundError) as error:
+            raise self._missing(what, key, error) from error
+        except ObjectExistsError as error:
+            raise AlreadyExistsError(f"object {key} exists already") from error
+        except AlreadyExistsError:
+            raise
+        except (ObjectStoreError, OSError) as error:
+            raise UnavailableError(f"{what} {key}: {_first_line(error)}") from error
+
+    def _missing(self, what: str, key: str, error: BaseException) -> NotFoundError | UnavailableError:
+        """Return what a 404 means: from S3 that an object is missing only with its code, for a read.
+
+        A proxy before the store answers 404, too, and knows nothing of objects.
+        """
+        if not isinstance(self._store, S3Store):
+            return NotFoundError(f"object {key} does not exist")
+        code = _field(error, "Code")
+        if code == "NoSuchKey" and what == "get":
+            return NotFoundError(f"object {key} does not exist")
+        if code == "NoSuchBucket":
+            return NoSuchBucketError(f"{what} {key}: {_first_line(error)}")
+        return UnavailableError(f"{what} {key}: the object store did not answer: {_first_line(error)}")
+
+    async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        """Create an object from the joined buffers in a single request, never multipart."""
+        body = data[0] if len(data) == 1 else b"".join(data)
+        mode: Literal["create", "overwrite"] = "create" if if_absent else "overwrite"
+        call = obstore.put_async(self._store, self._prefix + key, bytes(body), mode=mode, use_multipart=False)
+        await self._call("put", key, call)
+
+    async def get(self, key: str) -> bytes:
+        """Return a whole object."""
+
+        async def whole() -> bytes:
+            result = await obstore.get_async(self._store, self._prefix + key)
+            return bytes(await result.bytes_async())
+
+        return await self._call("get", key, whole())
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Return exactly `length` bytes from `offset`."""
+        if length == 0:
+            return b""
+        call = obstore.get_range_async(self._store, self._prefix + key, start=offset, length=length)
+        try:
+            data = bytes(await self._call("get", key, call))
+        except UnavailableError as error:
+            # Each store has its own text for a range beyond the end, and "range" may be part of any message.
+            if "range" in str(error).lower() and await self._size(key) < offset + length:
+                raise CorruptionError(f"object {key} at {offset}", "object is shorter than its reference") from error
+            raise
+        if len(data) != length:
+            raise CorruptionError(f"object {key} at {offset}", f"object ends {length - len(data)} bytes early")
+        return data
+
+    async def _size(self, key: str) -> int:
+        return int((await self._call("head", key, obstore.head_async(self._store, self._prefix + key)))["size"])
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """Yield the objects below `prefix` (whole path parts)."""
+        stream = obstore.list(self._store, prefix=self._prefix + prefix, chunk_size=1000)
+        pages = stream.__aiter__()
+        while True:
+            try:
+                page = await self._call("list", prefix, pages.__anext__())
+            except StopAsyncIteration:
+                return
+            for meta in page:
+                modified_ms = round(meta["last_modified"].timestamp() * 1000)
+                yield ObjectInfo(meta["path"].removeprefix(self._prefix), meta["size"], modified_ms)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; missing ones are not an error. An S3 store gets one request for all of them."""
+        if keys and isinstance(self._store, S3Store):  # which answers that missing objects are deleted
+            paths = [self._prefix + key for key in keys]
+            await self._call("delete", keys[0], obstore.delete_async(self._store, paths))
+            return
+        for key in keys:
+            with contextlib.suppress(NotFoundError):
+                await self._call("delete", key, obstore.delete_async(self._store, self._prefix + key))
+
+    async def close(self) -> None:
+        """Do nothing: obstore closes its connections with the store object."""
+
+
+def _first_line(error: BaseException) -> str:
+    """Return a store's error in one line, with the code and message of its XML in place of the XML."""
+    text = str(error).strip()
+    details = [found for name in ("Code", "Message") if (found := _field(error, name))]
+    line = (text or type(error).__name__).splitlines()[0].partition(": <?xml")[0]
+    line = re.sub("^Object at location .*? not found: ", "", line)  # that of a deletion has all its keys
+    return ": ".join([line[:300], *details])
+
+
+def _field(error: BaseException, name: str) -> str:
+    """Return a field of the XML with which S3 answered; empty: there is none."""
+    found = re.search(f"<{name}>(.*?)</{name}>", str(error), re.DOTALL)
+    return found[1].strip() if found else ""
