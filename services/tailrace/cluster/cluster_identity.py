@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
 from tailrace.common.errors import AlreadyExistsError, NotFoundError, StartError, UnavailableError
+from tailrace.storage.port import make_durable
 
 if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore
@@ -54,6 +55,7 @@ async def _read_or_write(store: ObjectStore, place: str, wanted: ClusterIdentity
     """Return the stored identity; store and return the wanted one when there is none."""
     found = await read_identity(store, place)
     if found is not None:
+        await make_durable(store, "")  # another process may have put it and not have ended
         return found
     if bound:
         raise StartError(f"{place} has no {CLUSTER_KEY}: it is not the Tier 2 that holds this cluster's data")

@@ -157,6 +157,7 @@ FLUSH_RUNS_PER_PASS_MAX: Final = 8  # objects of one segment in one pass of the 
 DELETE_DELAY_S: Final = 120.0  # longer than the longest Tier-2 read
 STORAGE_CALL_DEADLINE_S: Final = 30.0
 STORAGE_FOLDER_ATTEMPTS: Final = 100  # of a put into a folder that deletions remove meanwhile
+STORAGE_UNSYNCED_MAX: Final = 1000  # keys of a folder whose puts did not become durable, beside those of puts under way
 STORAGE_READS_MAX: Final = 8  # concurrent reads of one container
 PREFETCH_POSITIONS_MAX: Final = 10_000  # ends of reads that are remembered, one a reader, to recognise the next read
 STORAGE_RETRY_MIN_S: Final = 0.5

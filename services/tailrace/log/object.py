@@ -156,10 +156,12 @@ class ObjectLog(SequencedLog):
 
     async def _recovered(self, epoch: int) -> ObjectDecision:
         try:
-            return await self._scanner.decision(epoch)
+            decision = await self._scanner.decision(epoch)
         except DataError as error:
             await self._raise_if_fenced(error)
             raise
+        await self._scanner.make_durable(decision)
+        return decision
 
     async def _begin(self, decision: ObjectDecision) -> None:
         """Write the START frame: from now on only the frames that it lists are valid of earlier epochs."""

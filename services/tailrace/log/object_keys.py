@@ -45,17 +45,21 @@ class LogKeys:
         """Return the key of the claim on an epoch."""
         return f"{self.folder}claims/{number:020d}"
 
+    def epoch(self, epoch: int) -> str:
+        """Return the folder of an epoch's frames."""
+        return f"{self.folder}{epoch:020d}"
+
     def start(self, epoch: int) -> str:
         """Return the key of an epoch's START frame."""
-        return f"{self.folder}{epoch:020d}/start"
+        return f"{self.epoch(epoch)}/start"
 
     def frame(self, epoch: int, sequence: int) -> str:
         """Return the key of a DATA frame."""
-        return f"{self.folder}{epoch:020d}/{sequence:020d}"
+        return f"{self.epoch(epoch)}/{sequence:020d}"
 
     def mark(self, epoch: int, number: int) -> str:
         """Return the key of an epoch's `number`-th MARK, from 1 on."""
-        return f"{self.folder}{epoch:020d}/mark-{number:020d}"
+        return f"{self.epoch(epoch)}/mark-{number:020d}"
 
     def of(self, name: ObjectName) -> str:
         """Return the key of a name; the inverse of `parse`."""

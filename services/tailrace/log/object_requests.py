@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DeadlineError, FencedError, NotFoundError, UnavailableError
 from tailrace.log.frames import HEADER_BYTES
+from tailrace.storage.port import make_durable
 
 if TYPE_CHECKING:
     from tailrace.log.object_keys import LogKeys, ObjectName
@@ -86,6 +87,10 @@ class ObjectRequests:
                 }
         except TimeoutError as error:
             raise DeadlineError(f"{keys.folder}: no list in {deadline_s:g} s") from error
+
+    async def make_durable(self, folder: str) -> None:
+        """Make durable what was found in a folder of the log: its owner may not have ended a put."""
+        await self._within(folder, make_durable(self._store, folder))
 
     async def persist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Retry a call while the store is not available, at most ``limits.LOG_OBJECT_OPEN_ATTEMPTS`` times."""

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tailrace.common import limits
@@ -122,6 +123,15 @@ class ObjectScanner:
             self._lengths = {}
         self._cache.retain(decision.extents)
         return decision
+
+    async def make_durable(self, decision: ObjectDecision) -> None:
+        """Make the frames of a decision durable, before anything says that they count.
+
+        Their owners may have been killed, or be about to fail, between a put that can be seen and its end.
+        """
+        for epoch in sorted({decision.previous_epoch, *(extent.epoch for extent in decision.extents)} - {0}):
+            folder = self._keys.epoch(epoch)
+            await self._ask(partial(self._requests.make_durable, folder))
 
     def drop_cached(self) -> None:
         """Drop the frames that the last decision cached."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, TailraceError, UnavailableError
 from tailrace.storage.figures import StoreFigures
-from tailrace.storage.port import UploadParts
+from tailrace.storage.port import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -130,26 +130,30 @@ class ContactStore:
         await self._store.close()
 
 
-class ContactParts(ContactStore):
-    """A `ContactStore` of a store that keeps parts of interrupted uploads; looks at those are not requests."""
+class ContactFolder(ContactStore):
+    """A `ContactStore` of a folder; what only a folder does is not counted as a request."""
 
-    def __init__(self, store: ObjectStore, parts: UploadParts, contact: StoreContact) -> None:
+    def __init__(self, store: ObjectStore, folder: FolderStore, contact: StoreContact) -> None:
         super().__init__(store, contact)
-        self._parts = parts
+        self._folder = folder
 
     async def list_parts(self, prefix: str, limit: int) -> list[str]:
         """See UploadParts.list_parts."""
-        return await self._parts.list_parts(prefix, limit)
+        return await self._folder.list_parts(prefix, limit)
 
     async def delete_parts(self, names: Sequence[str]) -> None:
         """See UploadParts.delete_parts."""
-        await self._parts.delete_parts(names)
+        await self._folder.delete_parts(names)
+
+    async def make_durable(self, folder: str) -> None:
+        """See FolderStore.make_durable."""
+        await self._folder.make_durable(folder)
 
 
 def with_contact(store: ObjectStore, contact: StoreContact) -> ObjectStore:
     """Return the store with requests that `contact` follows and counts."""
-    if isinstance(store, UploadParts):
-        return ContactParts(store, store, contact)
+    if isinstance(store, FolderStore):
+        return ContactFolder(store, store, contact)
     return ContactStore(store, contact)
 
 

@@ -1,4 +1,4 @@
-"""Objects in a local folder, durable before they are acknowledged (docs/design.md#tier-2)."""
+"""Objects in a local folder, durable before they are acknowledged (docs/design.md#objects-in-a-folder)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from obstore.store import LocalStore
 
 from tailrace.common import limits
 from tailrace.common.durable_folder import sync_folder
-from tailrace.common.errors import AlreadyExistsError, UnavailableError
+from tailrace.common.errors import AlreadyExistsError, NotFoundError, UnavailableError
 from tailrace.storage.obstore_objects import ObstoreObjects
 from tailrace.storage.port import Buffer, ObjectInfo
+from tailrace.storage.unsynced_keys import UnsyncedKey, UnsyncedKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
 
 class FolderObjects(ObstoreObjects):
     """A local folder whose objects are synced to disk before `put` returns (obstore itself does not sync).
 
+    An object of this process that may not be durable is not reported to exist: reads make it durable first.
     Only its user reads what it creates: files have mode 0600, folders 0700. Folders go with their last file. Any number
     of processes may use it at a time.
     """
@@ -34,6 +36,7 @@ class FolderObjects(ObstoreObjects):
         super().__init__(LocalStore(str(folder)))
         self._folder = folder
         self._attempts = itertools.count(1)
+        self._unsynced = UnsyncedKeys()
         self._synced_ns: dict[Path, int] = {}
         """Folders with folders, by the time of the last change that is durable; bounded by the number of containers."""
 
@@ -42,6 +45,22 @@ class FolderObjects(ObstoreObjects):
         # A copy: the thread continues after a deadline or a cancellation, when the buffers may be reused.
         body = b"".join(data)
         await self._call("put", key, asyncio.to_thread(self._put_synced, key, body, if_absent))
+
+    async def _whole(self, key: str) -> bytes:
+        data = await super()._whole(key)
+        if key in self._unsynced:  # looked at afterwards: see UnsyncedKeys
+            await asyncio.to_thread(self._confirm, key)
+        return data
+
+    async def _range(self, key: str, offset: int, length: int) -> bytes:
+        data = await super()._range(key, offset, length)
+        if key in self._unsynced:
+            await asyncio.to_thread(self._confirm, key)
+        return data
+
+    async def make_durable(self, folder: str) -> None:
+        """See FolderStore.make_durable."""
+        await self._call("sync", folder, asyncio.to_thread(self._sync_found, self._folder / folder))
 
     def unfinished(self) -> Iterator[ObjectInfo]:
         """Yield the files of interrupted puts; they are not objects."""
@@ -59,6 +78,16 @@ class FolderObjects(ObstoreObjects):
     def _parts(self, prefix: str, limit: int) -> list[str]:
         found = itertools.islice(_part_files(self._folder / prefix), limit)
         return sorted(str(path.relative_to(self._folder)) for path in found)
+
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
+        """Yield the objects below `prefix` (whole path parts)."""
+        async for info in super().list(prefix):
+            if info.key in self._unsynced:
+                try:
+                    await self._call("list", info.key, asyncio.to_thread(self._confirm, info.key))
+                except NotFoundError:
+                    continue
+            yield info
 
     async def delete_parts(self, names: Sequence[str]) -> None:
         """See UploadParts.delete_parts."""
@@ -89,24 +118,40 @@ class FolderObjects(ObstoreObjects):
             folder = folder.parent
 
     def _put_synced(self, key: str, data: bytes, if_absent: bool) -> None:
+        self._limit_unsynced(key)
         folder = (self._folder / key).parent
         for _ in range(limits.STORAGE_FOLDER_ATTEMPTS):
             try:
                 make_private(folder)
                 self._place(key, data, if_absent)
-                break
+                return
             except FileNotFoundError:
                 continue  # a deletion removed the folder before there was a file in it
-        else:
-            raise UnavailableError(f"put {key}: its folder was removed {limits.STORAGE_FOLDER_ATTEMPTS} times")
-        try:
-            sync_folder(folder)
-            self._sync_way_to(folder)
-        except FileNotFoundError as error:
-            raise UnavailableError(f"put {key}: the object was deleted before it was durable") from error
+        raise UnavailableError(f"put {key}: its folder was removed {limits.STORAGE_FOLDER_ATTEMPTS} times")
 
     def _place(self, key: str, data: bytes, if_absent: bool) -> None:
-        """Store a file whose content is durable. Raises AlreadyExistsError; FileNotFoundError: its folder is gone."""
+        """Store an object durably.
+
+        Raises:
+            AlreadyExistsError: `if_absent` and the key exists, which is durable.
+            UnavailableError: it was deleted meanwhile. FileNotFoundError: its folder is gone.
+        """
+        temporary = self._written(key, data)
+        try:
+            with self._unsynced.held(key) as state:
+                existed = self._enter(key, temporary, state, if_absent)
+                try:
+                    self._sync(key, state)
+                except FileNotFoundError as error:
+                    raise UnavailableError(f"put {key}: the object was deleted before it was durable") from error
+        except Exception:
+            temporary.unlink(missing_ok=True)
+            raise
+        if existed:
+            raise AlreadyExistsError(f"object {key} exists already")
+
+    def _written(self, key: str, data: bytes) -> Path:
+        """Write a part whose content is durable. Raises FileNotFoundError: its folder is gone."""
         path = self._folder / key
         # obstore does not list names with digits after "#". Concurrent puts must not share a name.
         temporary = path.with_name(f"{path.name}#{os.getpid()}{next(self._attempts):09d}")
@@ -120,15 +165,94 @@ class FolderObjects(ObstoreObjects):
         except BaseException:
             temporary.unlink(missing_ok=True)  # on a full disk, its bytes are needed
             raise
-        if if_absent:
+        return temporary
+
+    def _enter(self, key: str, temporary: Path, state: UnsyncedKey, if_absent: bool) -> bool:
+        """Make a part the object, or return True: `if_absent` and there is one. Raises FileNotFoundError."""
+        path, before = self._folder / key, state.uncertain
+        state.uncertain = True  # before it is visible; also an object that another process may not have synced yet
+        try:
+            if not if_absent:
+                temporary.replace(path)
+                return False
             try:
                 os.link(temporary, path)
-            except FileExistsError as error:
-                raise AlreadyExistsError(f"object {key} exists already") from error
+            except FileExistsError:
+                if before:
+                    self._enter_again(key)
+                return True
             finally:
                 temporary.unlink(missing_ok=True)
-        else:
-            temporary.replace(path)
+        except FileNotFoundError:
+            state.uncertain = before
+            raise
+        return False
+
+    def _enter_again(self, key: str) -> None:
+        """Give an object's key to a copy of its file, because a sync of its entry has failed.
+
+        A file system without a journal drops an entry that it could not write, still shows it, and says that the next
+        sync succeeds. A journal that cannot be written takes no further changes at all. So what was changed after the
+        failure, and synced, is durable on both. Objects are immutable: the copy is the object. A deletion meanwhile may
+        be undone, as by a put that ends late.
+
+        Raises FileNotFoundError: the object was deleted.
+        """
+        path = self._folder / key
+        copy = self._written(key, path.read_bytes())
+        try:
+            copy.replace(path)
+        except OSError:
+            copy.unlink(missing_ok=True)
+            raise
+
+    def _sync(self, key: str, state: UnsyncedKey) -> None:
+        """Make an object's entry durable, and the folders on the way. Raises FileNotFoundError: they were deleted."""
+        folder = (self._folder / key).parent
+        try:
+            sync_folder(folder)
+            self._sync_way_to(folder)
+        except FileNotFoundError:
+            state.uncertain = False
+            raise
+        state.uncertain = False
+
+    def _confirm(self, key: str) -> None:
+        """Wait for a put that is under way, then make the object durable if the put has not.
+
+        Raises:
+            FileNotFoundError: it was deleted. OSError, UnavailableError: it may not survive a power cut.
+        """
+        with self._unsynced.held(key) as state:
+            if not state.uncertain:
+                return
+            try:
+                self._enter_again(key)
+            except FileNotFoundError:
+                state.uncertain = False
+                raise
+            self._sync(key, state)
+
+    def _limit_unsynced(self, key: str) -> None:
+        """Refuse a put while too many objects are uncertain, unless the oldest of them becomes durable, or is gone.
+
+        Objects of failed uploads are never read, so nothing else makes them durable.
+        """
+        surplus = self._unsynced.surplus()
+        if surplus is None:
+            return
+        try:
+            self._confirm(surplus)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UnavailableError(f"put {key}: objects that were put before are not durable yet: {error}") from error
+
+    def _sync_found(self, folder: Path) -> None:
+        """Make durable what is in a folder now, if it exists."""
+        with contextlib.suppress(FileNotFoundError):
+            sync_folder(folder)
+            self._sync_way_to(folder)
 
     def _sync_way_to(self, folder: Path) -> None:
         """Make the entries of a folder and its parents durable: their creator may not have synced them yet.
@@ -160,6 +284,17 @@ def make_private(folder: Path) -> None:
     except FileExistsError:
         if not stat.S_ISDIR(folder.stat().st_mode):
             raise  # else another process was first
+
+
+def make_root(folder: Path) -> None:
+    """Create the folder of a store and its missing parents, durably. Raises OSError."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    make_private(folder)
+    for each in missing:
+        sync_folder(each.parent)
+    if not missing:  # who made it may have been killed before the sync
+        with contextlib.suppress(PermissionError):  # its parents are another user's: so its entry is old
+            sync_folder(folder.parent)
 
 
 def _part_files(folder: Path) -> Iterator[Path]:

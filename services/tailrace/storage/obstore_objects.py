@@ -75,20 +75,18 @@ class ObstoreObjects:
 
     async def get(self, key: str) -> bytes:
         """Return a whole object."""
+        return await self._call("get", key, self._whole(key))
 
-        async def whole() -> bytes:
-            result = await obstore.get_async(self._store, self._prefix + key)
-            return bytes(await result.bytes_async())
-
-        return await self._call("get", key, whole())
+    async def _whole(self, key: str) -> bytes:
+        result = await obstore.get_async(self._store, self._prefix + key)
+        return bytes(await result.bytes_async())
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Return exactly `length` bytes from `offset`."""
         if length == 0:
             return b""
-        call = obstore.get_range_async(self._store, self._prefix + key, start=offset, length=length)
         try:
-            data = bytes(await self._call("get", key, call))
+            data = await self._call("get", key, self._range(key, offset, length))
         except UnavailableError as error:
             # Each store has its own text for a range beyond the end, and "range" may be part of any message.
             if "range" in str(error).lower() and await self._size(key) < offset + length:
@@ -97,6 +95,9 @@ class ObstoreObjects:
         if len(data) != length:
             raise CorruptionError(f"object {key} at {offset}", f"object ends {length - len(data)} bytes early")
         return data
+
+    async def _range(self, key: str, offset: int, length: int) -> bytes:
+        return bytes(await obstore.get_range_async(self._store, self._prefix + key, start=offset, length=length))
 
     async def _size(self, key: str) -> int:
         return int((await self._call("head", key, obstore.head_async(self._store, self._prefix + key)))["size"])

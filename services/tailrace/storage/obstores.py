@@ -19,7 +19,7 @@ from tailrace.common.errors import (
     StartError,
     UnavailableError,
 )
-from tailrace.storage.folder_objects import FolderObjects, make_private
+from tailrace.storage.folder_objects import FolderObjects, make_root
 from tailrace.storage.obstore_objects import ObstoreObjects
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def open_object_store(
         if not create and not folder.is_dir():
             raise StartError(f"Tier 2 folder {folder} does not exist")
         try:
-            make_private(folder)
+            make_root(folder)
         except OSError as error:
             raise StartError(f"Tier 2 folder {folder} cannot be used: {error.strerror}") from error
         return FolderObjects(folder)

@@ -70,3 +70,24 @@ class UploadParts(Protocol):
     async def delete_parts(self, names: Sequence[str]) -> None:
         """Delete the parts that no process is writing; missing ones are not an error."""
         ...
+
+
+@runtime_checkable
+class FolderStore(UploadParts, Protocol):
+    """Additional methods of a store that is a folder: of other stores a read finds only what is durable."""
+
+    async def make_durable(self, folder: str) -> None:
+        """Make durable what is directly in a folder, whichever process put it there, and what was deleted from it.
+
+        A missing folder is no error.
+        """
+        ...
+
+
+async def make_durable(store: ObjectStore, folder: str) -> None:
+    """Make durable what reads found below a prefix, ``folder``, before something is built on it.
+
+    Raises UnavailableError.
+    """
+    if isinstance(store, FolderStore):
+        await store.make_durable(folder)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
+from harness.folderdisk import FolderDisk
 from sim import SimWorld
 from tailrace.cluster.cluster_identity import CLUSTER_KEY, bind_tier2, read_cluster_id, read_identity
+from tailrace.common import limits
 from tailrace.common.errors import StartError, UnavailableError
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectStore
@@ -110,3 +113,18 @@ async def _start_many(world: SimWorld) -> list[tuple[str, str]]:
     await asyncio.wait(tasks)
     await asyncio.sleep(5)
     return [task.result() for task in tasks]
+
+
+async def test_a_mark_that_another_process_has_not_synced_is_durable_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CLUSTER_OBJECT_RETRY_S", 0.001)
+    disk = FolderDisk(monkeypatch, tmp_path, forgives=True)
+    await bind_tier2(open_object_store(f"file://{tmp_path}"), "Tier 2", "one", 4, bound=False)
+    disk.unsync(CLUSTER_KEY)
+    disk.fail("")
+    with pytest.raises(UnavailableError, match="Input/output error"):
+        await bind_tier2(open_object_store(f"file://{tmp_path}"), "Tier 2", "one", 4, bound=False)
+    disk.fail()
+    await bind_tier2(open_object_store(f"file://{tmp_path}"), "Tier 2", "one", 4, bound=False)
+    assert disk.survives(CLUSTER_KEY)

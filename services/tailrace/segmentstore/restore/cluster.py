@@ -17,7 +17,9 @@ from tailrace.log.file import FileLog
 from tailrace.segmentstore.restore.container import look_at_log, lost_log, newest_state, store_snapshot, write_log
 from tailrace.segmentstore.restore.report import RestoredContainer, RestoreReport
 from tailrace.segmentstore.restore.survey import Survey, survey
+from tailrace.segmentstore.tier2.snapshot import folder
 from tailrace.storage.obstores import open_object_store
+from tailrace.storage.port import make_durable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -219,6 +221,8 @@ class _Restore:
             later = [name for name in (await survey(self._store, container)).snapshots if name not in known]
             if later:
                 await self._store.delete([name.key(number) for number, name in stored.items()])
+                for number in stored:  # deletions as well: that owner would stop at one that came back
+                    await make_durable(self._store, folder(number))
                 raise StartError(f"Tier 2 is in use: container {container} got snapshot {later[-1].key(container)}")
 
     def _advance(self, amount: int) -> None:
