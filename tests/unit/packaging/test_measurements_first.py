@@ -64,6 +64,8 @@ def test_a_cluster_counts_as_built_once_its_programs_are_there(tmp_path: Path) -
         return done.returncode, done.stdout + done.stderr
 
     assert is_built() == (1, "")
-    code = "from localcluster import build; build._final_folder().mkdir(parents=True)"
-    subprocess.run([sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(CLUSTER_PROGRAM)}, check=True)
+    code = "from localcluster import build; print(build.cache_folder() / build._inputs_digest())"
+    program = [sys.executable, "-c", code]
+    place = subprocess.run(program, env={**environment, "PYTHONPATH": str(CLUSTER_PROGRAM)}, stdout=subprocess.PIPE)
+    Path(place.stdout.decode().strip()).mkdir(parents=True)
     assert is_built() == (0, "")

@@ -42,20 +42,11 @@ ANY_USER = "65532:65532"
 
 def binaries() -> Path:
     """The folder of programs and, in `images`, image archives; built first if it is not there."""
-    final = _final_folder()
+    final = cache_folder() / _inputs_digest()
     if not final.is_dir():
         _build(final)
     os.utime(final)
     return final
-
-
-def is_built() -> bool:
-    """Whether `binaries` has nothing to build."""
-    return _final_folder().is_dir()
-
-
-def _final_folder() -> Path:
-    return cache_folder() / _inputs_digest()
 
 
 def _inputs_digest() -> str:
