@@ -94,8 +94,10 @@ async def iterate(
         wanted = min(limit - len(records), limits.TABLE_ITERATOR_RUN)
         found = await container.iterate_attributes(table.name, position, span.last, wanted)
         reader.check_same(table)
-        for first in range(0, len(found), limits.TABLE_ENTRY_READS_MAX):
-            group = found[first : first + limits.TABLE_ENTRY_READS_MAX]
+        first = 0
+        while first < len(found):
+            group = found[first : first + _entries_that_fit(len(records), reply_bytes)]
+            first += len(group)
             buckets = await reader.chains(table, [head for _, head in group])
             for (attribute_id, _), bucket in zip(group, buckets, strict=True):
                 records.extend(bucket)
@@ -107,6 +109,17 @@ async def iterate(
             break
         position = following(found[-1][0])
     return records, token
+
+
+def _entries_that_fit(count: int, reply_bytes: int) -> int:
+    """Return how many entries to read at once after so many of so many bytes, so that the reply has room for them.
+
+    Large entries are not cached: what is read beyond the reply is read again for the next one.
+    """
+    if count == 0:
+        return max(1, limits.TABLE_REPLY_MAX_BYTES // (limits.TABLE_KEY_MAX_BYTES + limits.TABLE_VALUE_MAX_BYTES))
+    fit = (limits.TABLE_REPLY_MAX_BYTES - reply_bytes) * count // reply_bytes
+    return max(1, min(fit, limits.TABLE_ENTRY_READS_MAX))
 
 
 async def delta(
