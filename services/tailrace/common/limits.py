@@ -146,7 +146,8 @@ FLUSH_ATTRIBUTES_THRESHOLD: Final = 1000
 FLUSH_ATTRIBUTES_AGED_THRESHOLD: Final = 200  # flushed once they are FLUSH_INTERVAL_S old
 FLUSH_BYTES_PER_ATTRIBUTE_MAX: Final = 1 * KIB  # of a small index; a larger one waits for more attributes
 FLUSH_ATTRIBUTES_BATCH_MAX: Final = 8192  # attributes of one flush: it costs by page, so many cost as little as few
-FLUSH_ATTRIBUTES_SCATTERED_BATCH_MAX: Final = 256  # when each may rewrite another page
+FLUSH_INDEX_MAX_BYTES: Final = 8 * MIB  # an index so large is written in parts, a smaller one whole by one flush
+FLUSH_ATTRIBUTE_LEAVES_MAX: Final = 128  # leaves of a large index that one flush rewrites for its changes
 UPLOADS_MAX: Final = 4  # objects that one process writes to Tier 2 at a time
 INDEX_UPLOADS_MAX: Final = 2  # of them with pages of attribute indexes
 FLUSH_INDEXES_PER_PASS_MAX: Final = 64  # segments whose attributes one container flushes before it looks again
@@ -239,6 +240,7 @@ DAMAGE_RETRY_S: Final = 60.0  # before a damaged attribute index is read again: 
 ATTRIBUTE_PAGE_READS_MAX: Final = 16  # pages of one index that one call reads at once
 ATTRIBUTE_INDEX_LENGTH_FACTOR: Final = 1.75  # of its live pages: a longer index moves several pages with a batch
 ATTRIBUTE_CHANGES_PER_MOVE: Final = 4  # changes of a batch for each page that it may move then
+ATTRIBUTE_MOVES_MAX: Final = 64  # pages that one flush of a large index moves
 
 # -- tables -------------------------------------------------------------------------------------------------------
 TABLE_KEY_MAX_BYTES: Final = 8192

@@ -30,6 +30,7 @@ from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects, Section
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace.segmentstore.metadata.dirty_attributes import DirtyBatch
     from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.metadata.value_room import ValueRoom
@@ -271,18 +272,23 @@ class AttributeStore:
     # -- flushing ------------------------------------------------------------------------------------------------
 
     async def build_update(self, segment: Segment) -> AttributeFlush | None:
-        """Write new index pages for the attributes that have been dirty longest to Tier 2.
+        """Write new index pages for dirty attributes to Tier 2: all of a small index, neighbours of a large one.
 
-        Returns the operation that commits them; None when nothing is dirty. Memory: `limits.FLUSH_OBJECT_MAX_BYTES`.
+        Returns the operation that commits them; None when nothing is dirty. Memory: `limits.FLUSH_INDEX_MAX_BYTES`.
         Raises CorruptionError for a damaged page.
         """
-        batch = segment.dirty.oldest(_batch_size(segment))
-        if not batch.items:
-            return None
-        keys = sorted(key for key, _ in batch.items)
-        changes = [(key, None if (value := segment.committed[key]) == NULL_ATTRIBUTE else value) for key in keys]
+        state, reader = self._state(segment), self._reader(segment)
+        small = _may_rewrite_all(state)
         try:
-            update = await index.update(self._state(segment), changes, self._reader(segment))
+            if small:
+                batch, moves_max = segment.dirty.oldest(limits.FLUSH_ATTRIBUTES_BATCH_MAX), None
+            else:
+                batch, moves_max = await _neighbours(segment, state, reader), limits.ATTRIBUTE_MOVES_MAX
+            if not batch.items:
+                return None
+            keys = sorted(key for key, _ in batch.items)
+            changes = [(key, None if (value := segment.committed[key]) == NULL_ATTRIBUTE else value) for key in keys]
+            update = await index.update(state, changes, reader, moves_max=moves_max)
         except CorruptionError as error:
             self._damaged(segment, error)
             raise
@@ -301,6 +307,8 @@ class AttributeStore:
             section = Section(segment.segment_id, segment.name + "$attributes.index", segment.index.length, update.data)
             pages = [ref for _, ref in await self._tier2.write([section], kind="a")]
             self._reads.cache.put_written(pages[0], update)
+        if not small:
+            segment.dirty.flushed_to(keys[-1])
         return AttributeFlush(ops.CommitIndex(segment.segment_id, root, pages), batch.items)
 
     def evict(self, segment: Segment) -> None:
@@ -320,12 +328,23 @@ def _keep(segment: Segment, wanted: Sequence[bytes], found: dict[bytes, int]) ->
             segment.committed[key] = value
 
 
-def _batch_size(segment: Segment) -> int:
-    """Return how many attributes one flush may write: each may rewrite a page, but no page is rewritten twice."""
-    added_bytes = limits.FLUSH_ATTRIBUTES_BATCH_MAX * 2 * (segment.attribute_key_length + LEAF_VALUE_BYTES)
-    if segment.index.live_bytes + added_bytes <= limits.FLUSH_OBJECT_MAX_BYTES:
-        return limits.FLUSH_ATTRIBUTES_BATCH_MAX
-    return limits.FLUSH_ATTRIBUTES_SCATTERED_BATCH_MAX
+def _may_rewrite_all(state: index.IndexState) -> bool:
+    """Return whether one flush may rewrite all pages of an index for as many attributes as one takes."""
+    added_bytes = limits.FLUSH_ATTRIBUTES_BATCH_MAX * 2 * (state.key_length + LEAF_VALUE_BYTES)
+    return state.live_bytes + added_bytes <= limits.FLUSH_INDEX_MAX_BYTES
+
+
+async def _neighbours(segment: Segment, state: index.IndexState, pages: SegmentPages) -> DirtyBatch:
+    """Return the attributes that wait for the next leaves of a large index (docs/adr/0054)."""
+    keys = segment.dirty.neighbours(limits.FLUSH_ATTRIBUTES_BATCH_MAX, _flushes_per_round(state))
+    reached = await index.reach(state, keys, pages, limits.FLUSH_ATTRIBUTE_LEAVES_MAX)
+    return segment.dirty.batch(keys[:reached])
+
+
+def _flushes_per_round(state: index.IndexState) -> int:
+    """Return in how many flushes a round over all leaves should end, half full ones included."""
+    flush_bytes = limits.FLUSH_ATTRIBUTE_LEAVES_MAX * limits.ATTRIBUTE_PAGE_MAX_BYTES // 2
+    return 2 + state.live_bytes // flush_bytes
 
 
 def _after(key: bytes) -> bytes:

@@ -151,6 +151,47 @@ async def _get_below(
             await _get_below(state, child_page, keys[start:end], pages, found)
 
 
+async def reach(state: IndexState, keys: Sequence[bytes], pages: PageReader, leaves_max: int) -> int:
+    """Return how many of the sorted keys, from the first one on, belong to no more than `leaves_max` leaves.
+
+    A key belongs to the leaf that holds it, or would hold it. Apart from one leaf only index pages are read.
+
+    Raises:
+        BadRequestError: a key does not have the index's key length.
+        CorruptionError: a page is damaged; the error names its place.
+    """
+    check_key_lengths(state, keys)
+    if not keys or state.is_empty:
+        return len(keys)
+    root = await load_page(state, state.root, state.length, pages, verify=False)
+    levels, page = 0, root  # of index pages: all leaves lie equally deep
+    while page.kind is PageKind.INDEX:
+        levels += 1
+        child = route(page, keys[:1])[0][0]
+        page = await load_page(state, page.child(child), page.offset, pages, verify=False)
+    reached, _ = await _reach_below(state, root, levels, keys, pages, leaves_max)
+    return reached
+
+
+async def _reach_below(
+    state: IndexState, page: Page, levels: int, keys: Sequence[bytes], pages: PageReader, leaves_max: int
+) -> tuple[int, int]:
+    """Do what `reach` does below a page that heads so many levels of index pages; return the number of leaves, too."""
+    if not levels:
+        return len(keys), 1
+    reached = leaves = 0
+    for child, start, end in route(page, keys):
+        if leaves == leaves_max:
+            break
+        if levels == 1:
+            reached, leaves = end, leaves + 1
+            continue
+        below = await load_page(state, page.child(child), page.offset, pages, verify=False)
+        count, more = await _reach_below(state, below, levels - 1, keys[start:end], pages, leaves_max - leaves)
+        reached, leaves = start + count, leaves + more
+    return reached, leaves
+
+
 async def iterate(
     state: IndexState, from_key: bytes, to_key: bytes, limit: int, pages: PageReader
 ) -> list[tuple[bytes, int]]:

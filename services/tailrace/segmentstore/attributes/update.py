@@ -75,12 +75,19 @@ class _Content(NamedTuple):
 
 
 async def update(
-    state: IndexState, changes: Sequence[tuple[bytes, int | None]], pages: PageReader, *, move_lowest: bool = True
+    state: IndexState,
+    changes: Sequence[tuple[bytes, int | None]],
+    pages: PageReader,
+    *,
+    moves_max: int | None = None,
+    move_lowest: bool = True,
 ) -> IndexUpdate:
     """Apply changes (sorted by key, each key once; None removes) to the tree of `state`.
 
+    ``moves_max``: how many pages to move at most, in a batch that has many changes for each leaf (`reach`).
     ``move_lowest``: compact by moving the live pages with the lowest offsets; without it the index grows for ever.
-    Nothing below ``state.start_offset`` is read. Memory: up to 1.25 pages per change, so callers bound their batches.
+    Nothing below ``state.start_offset`` is read. Memory: up to 1.25 pages per change; with ``moves_max`` those that the
+    changes belong to, and those that are moved. So callers bound their batches.
 
     Raises:
         BadRequestError: the keys are not sorted, not unique, or of another length than the index's.
@@ -89,7 +96,7 @@ async def update(
     _check_changes(state, changes)
     if not changes:
         return IndexUpdate(b"", state, 0)
-    return await _Batch(state, pages).apply(changes, move_lowest=move_lowest)
+    return await _Batch(state, pages).apply(changes, moves_max, move_lowest=move_lowest)
 
 
 def _check_changes(state: IndexState, changes: Sequence[tuple[bytes, int | None]]) -> None:
@@ -112,11 +119,14 @@ class _Batch:
         self._move_below = state.length - int(limits.ATTRIBUTE_INDEX_LENGTH_FACTOR * state.live_bytes)
         self._moves_left = 0
 
-    async def apply(self, changes: Sequence[tuple[bytes, int | None]], *, move_lowest: bool) -> IndexUpdate:
+    async def apply(
+        self, changes: Sequence[tuple[bytes, int | None]], moves_max: int | None, *, move_lowest: bool
+    ) -> IndexUpdate:
         """Rewrite the tree from the root."""
         packed = [(key, None if value is None else pack_attribute(value)) for key, value in changes]
         if move_lowest:  # the lowest page itself does not count
-            self._moves_left = max(0, len(changes) // limits.ATTRIBUTE_CHANGES_PER_MOVE - 1)
+            moves = len(changes) // limits.ATTRIBUTE_CHANGES_PER_MOVE
+            self._moves_left = max(0, (moves if moves_max is None else min(moves, moves_max)) - 1)
         if self._state.is_empty:
             content = _Content(PageKind.LEAF, b"".join(key + value for key, value in packed if value is not None), True)
         else:

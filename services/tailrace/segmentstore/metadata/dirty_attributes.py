@@ -10,7 +10,7 @@ from sortedcontainers import SortedList
 from tailrace.segmentstore.metadata.untiered_room import ATTRIBUTE_BYTES, UntieredRoom
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class DirtyBatch(NamedTuple):
@@ -26,7 +26,16 @@ class DirtyBatch(NamedTuple):
 class DirtyAttributes:
     """Maps attributes to the operation that updated them last; ordered by update, and by id on request."""
 
-    __slots__ = ("_counted", "_new", "_ordered", "_room", "_sequences")
+    __slots__ = (
+        "_counted",
+        "_new",
+        "_ordered",
+        "_position",
+        "_room",
+        "_round_left",
+        "_round_through",
+        "_sequences",
+    )
 
     def __init__(self, room: UntieredRoom | None = None) -> None:
         self._room = room or UntieredRoom()
@@ -34,6 +43,9 @@ class DirtyAttributes:
         self._sequences: dict[bytes, int] = {}
         self._ordered: SortedList[bytes] = SortedList()
         self._new: list[bytes] = []  # sorted in one batch when the order is needed
+        self._position = b""  # the last flush of neighbours ended here
+        self._round_through = 0  # the newest update when the present round began
+        self._round_left = 0  # flushes that this round may still take in byte order
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -70,6 +82,41 @@ class DirtyAttributes:
         if len(found) <= count:
             return DirtyBatch(found, found[-1][1] if found else 0)
         return DirtyBatch(found[:count], found[count][1] - 1)
+
+    def neighbours(self, count: int, flushes_max: int) -> list[bytes]:
+        """Return at most `count` attributes, neighbours in byte order, so that they share pages of the index.
+
+        They follow those of the last flush (`flushed_to`), and after the last attribute come the first ones. A round is
+        over when everything that waited at its start has been flushed. One that takes more than `flushes_max` flushes,
+        because ever more attributes appear ahead, continues at those that have waited longest.
+        """
+        sequences = self._sequences
+        if not sequences:
+            return []
+        ordered = self._in_order()
+        oldest, sequence = next(iter(sequences.items()))
+        if sequence > self._round_through:
+            self._round_through = next(reversed(sequences.values()))
+            self._round_left = flushes_max
+        if not self._round_left:
+            return list(islice(ordered.irange(oldest), count))
+        found = list(islice(ordered.irange(self._position, inclusive=(False, True)), count))
+        return found or list(islice(ordered, count))
+
+    def flushed_to(self, key: bytes) -> None:
+        """Continue behind that attribute: those up to it that `neighbours` returned are being flushed."""
+        self._position = key
+        self._round_left = max(self._round_left - 1, 0)
+
+    def batch(self, keys: Sequence[bytes]) -> DirtyBatch:
+        """Return those of the attributes, as they are now."""
+        sequences = self._sequences
+        items = [(key, sequences[key]) for key in keys if key in sequences]
+        chosen = {key for key, _ in items}
+        waiting = next((sequence for key, sequence in sequences.items() if key not in chosen), None)
+        if waiting is not None:
+            return DirtyBatch(items, waiting - 1)
+        return DirtyBatch(items, max((sequence for _, sequence in items), default=0))
 
     def settle(self, flushed_through: int) -> None:
         """Remove the updates up to that operation: the index holds them."""

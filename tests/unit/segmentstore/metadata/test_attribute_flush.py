@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,10 +42,10 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     update = index.update
 
     async def counted(
-        state: index.IndexState, changes: list[tuple[bytes, int | None]], pages: index.PageReader
+        state: index.IndexState, changes: list[tuple[bytes, int | None]], pages: index.PageReader, **how: Any
     ) -> index.IndexUpdate:
         sizes.append(len(changes))
-        return await update(state, changes, pages)
+        return await update(state, changes, pages, **how)
 
     monkeypatch.setattr(index, "update", counted)
     return sizes
