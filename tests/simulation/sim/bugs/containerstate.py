@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from sim.bugs.registry import bug
+from sim.workloads.container import large_index_knobs
 from sim.workloads.pressure import PressureWorkload, Shortage
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore import attributes as index
@@ -22,6 +23,7 @@ from tailrace.segmentstore.container.recovery import Recovery
 from tailrace.segmentstore.container.segment_operations import SegmentOperations
 from tailrace.segmentstore.metadata import checkpoint, operation_log
 from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.dirty_attributes import DirtyAttributes, DirtyBatch
 from tailrace.segmentstore.metadata.fields import Attributes
 from tailrace.segmentstore.metadata.operation_log import Placed, PlacedAppends
 from tailrace.segmentstore.metadata.segment import Segment
@@ -44,6 +46,13 @@ def _short_lived(seed: int) -> PressureWorkload:
 
 def _thrifty(seed: int) -> PressureWorkload:
     return PressureWorkload(seed, Shortage.ATTRIBUTES)
+
+
+def _large_index(seed: int) -> PressureWorkload:
+    """Each attribute index is a large one, and a flush rewrites few of its leaves."""
+    workload = PressureWorkload(seed, Shortage.ATTRIBUTES)
+    workload.knobs |= large_index_knobs(seed, always=True)
+    return workload
 
 
 # -- recovery
@@ -260,6 +269,26 @@ def _attributes_evicted_before_root_committed(patch: pytest.MonkeyPatch) -> None
         self._queue.attributes_flushed(segment)
 
     patch.setattr(AttributeWriter, "_flush_segment", flush)
+
+
+@bug(
+    "flushed-through-past-what-waits",
+    _large_index,
+    checker="workloads/attributeclient.py",
+    words="it can be|a condition that holds failed",
+)
+def _flushed_through_past_what_waits(patch: pytest.MonkeyPatch) -> None:
+    """The number up to which an index holds all updates is that of the newest update in a flush.
+
+    Breaks: a reader gets the newest value of an attribute.
+    """
+    batch = DirtyAttributes.batch
+
+    def newest(self: DirtyAttributes, keys: Sequence[bytes]) -> DirtyBatch:
+        items = batch(self, keys).items
+        return DirtyBatch(items, max((sequence for _, sequence in items), default=0))
+
+    patch.setattr(DirtyAttributes, "batch", newest)
 
 
 @bug(

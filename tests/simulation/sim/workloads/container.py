@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+from typing import Any
 
 from sim.checks.copies import copied
 from sim.checks.damaged_index import Attributes, attributes, check_damaged_index
@@ -39,6 +40,20 @@ CONTAINER = 2
 FILE_BYTES = 256 * 1024
 CLUSTER_ID = b"simulated-clustr"
 CALM_DEADLINE_S = 3600.0
+
+
+def large_index_knobs(seed: int, *, always: bool = False) -> dict[tuple[Any, str], Any]:
+    """In a quarter of all runs each attribute index is a large one, of which a flush rewrites few leaves."""
+    if seed % 4 != 3 and not always:
+        return {}
+    rng = random.Random(f"{seed}-large-index")
+    return {
+        (limits, "FLUSH_INDEX_MAX_BYTES"): 0,
+        (limits, "FLUSH_ATTRIBUTE_LEAVES_MAX"): rng.choice([1, 2, 128]),
+        (limits, "FLUSH_ATTRIBUTES_BATCH_MAX"): rng.choice([2, 10, 8192]),
+        (limits, "ATTRIBUTE_MOVES_MAX"): rng.choice([1, 64]),
+        (limits, "ATTRIBUTE_PAGE_MAX_BYTES"): rng.choice([400, 2_000]),
+    }
 
 
 class ContainerWorkload:
@@ -80,7 +95,7 @@ class ContainerWorkload:
             (storage_writer, "_SHARED_MAX_BYTES"): rng.choice([4_000, 100_000]),
             (operation_processor, "_ARENA_BYTES"): rng.choice([4_096, 65_536, 1024 * 1024]),
         }
-        self.knobs |= tidy_knobs(seed)
+        self.knobs |= tidy_knobs(seed) | large_index_knobs(seed)
         scarce = random.Random(f"{seed}-scarce")
         self.untiered_max_bytes = scarce.choice([3_000, 30_000, limits.UNTIERED_RECORDS_MAX_BYTES])
         self.arenas_max_bytes = scarce.choice([0, 100_000, limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES])
