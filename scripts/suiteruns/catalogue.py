@@ -210,7 +210,6 @@ def _cluster_end(suites: Sequence[Job]) -> Job:
 
 def _suites(plan: Plan) -> Iterator[Job]:
     yield Job("lint", ("make", "lint"), computes=True, nice=NICEST, suite="lint")
-    yield Job("sanitize", ("make", "sanitize"), computes=True, nice=NICEST, suite="sanitize")
     for suite in SUITES:
         files = {path.name for path in (REPOSITORY / "tests" / suite.name).glob("test_*.py")}
         bounds = {file for file in files if any(fnmatch(file, pattern) for pattern in suite.bounds)}
@@ -218,6 +217,7 @@ def _suites(plan: Plan) -> Iterator[Job]:
             yield _by_pytest(suite.name, suite, plan, without=bounds)
         if bounds:
             yield _by_pytest(f"{suite.name}/bounds", suite, plan, without=files - bounds, measures=True)
+    yield Job("sanitize", ("make", "sanitize"), computes=True, nice=NICEST, suite="sanitize")
     if plan.extras:
         yield _fault(plan)
     yield _pure(plan)
