@@ -75,6 +75,8 @@ class Suite:
     bounds: tuple[str, ...] = ()
     computes: bool = False
     """Whether it computes, with small files and servers in its own process at most: it fills what others leave."""
+    syncs: bool = False
+    """Whether it syncs many files: what measures beside it would wait for the disk."""
     limits: bool = True
     """Whether a test may take as long as pytest's own limits say, and no longer; in the long form only its own mark."""
 
@@ -128,7 +130,7 @@ SUITES = (
     Suite("images", (IMAGES,), cores=0.5, takes=MOUNTS),
     Suite("compat/wire", cores=WAITS),
     Suite("contract", (MINIO,), cores=WAITS),
-    Suite("unit", cores=0.5, share="worksteal", computes=True),
+    Suite("unit", cores=0.5, share="worksteal", computes=True, syncs=True),
     Suite("simulation", computes=True),
 )
 COMMANDS = ("lint", "sanitize", "fuzz", "spec")
@@ -186,13 +188,15 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
 
 
 def _measurements_first(suites: Sequence[Job]) -> list[Job]:
-    """Let all wait for what measures, but what computes and the making of the cluster.
+    """Let all wait for what measures, but the making of the cluster, and what computes without many syncs.
 
-    What computes then fills the time for which measurements keep the others away; later there is less of it to hold
-    up the others.
+    The latter fills the time for which measurements keep the others away; later there is less of it to hold up the
+    others.
     """
     first = {job.name for job in suites if job.measures}
-    others = {job.name for job in suites if not (job.measures or job.computes or job.name == CLUSTER_ITSELF)}
+    beside = {CLUSTER_ITSELF, *(job.name for job in suites if job.measures or job.computes)}
+    beside -= {suite.name for suite in SUITES if suite.syncs}
+    others = {job.name for job in suites} - beside
     ordered = []
     for job in suites:
         kept = tuple(name for name in job.later_than if not (job.measures and name in others))
