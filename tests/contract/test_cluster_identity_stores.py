@@ -21,9 +21,9 @@ ROUNDS = 10
 async def stores(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[ObjectStore]]:
-    """What each start uses: connections of its own to a bucket, and threads of its own in a folder."""
+    """What each start uses: connections of its own to a bucket, a store of its own over a folder."""
     if request.param == "folder":
-        made = [open_object_store(f"file://{tmp_path}")] * STARTS  # names of unfinished files are unique in a process
+        made = [open_object_store(f"file://{tmp_path}") for _ in range(STARTS)]
     else:
         minio = request.getfixturevalue("minio_server")
         for name, value in minio.credentials.items():

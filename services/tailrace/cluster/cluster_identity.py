@@ -55,7 +55,8 @@ async def _read_or_write(store: ObjectStore, place: str, wanted: ClusterIdentity
     """Return the stored identity; store and return the wanted one when there is none."""
     found = await read_identity(store, place)
     if found is not None:
-        await make_durable(store, "")  # another process may have put it and not have ended
+        if not bound:  # else it was durable then, and may be in a store that can only be read now
+            await make_durable(store, "")  # another process may have put it and not have ended
         return found
     if bound:
         raise StartError(f"{place} has no {CLUSTER_KEY}: it is not the Tier 2 that holds this cluster's data")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import itertools
 import os
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +13,7 @@ from obstore.store import LocalStore
 from tailrace.common import limits
 from tailrace.common.durable_folder import sync_folder
 from tailrace.common.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from tailrace.storage.folder_files import durable_part, make_private, part_files, remove_unlocked
 from tailrace.storage.obstore_objects import ObstoreObjects
 from tailrace.storage.port import Buffer, ObjectInfo
 from tailrace.storage.unsynced_keys import UnsyncedKey, UnsyncedKeys
@@ -35,7 +33,7 @@ class FolderObjects(ObstoreObjects):
     def __init__(self, folder: Path) -> None:
         super().__init__(LocalStore(str(folder)))
         self._folder = folder
-        self._attempts = itertools.count(1)
+        self._numbers = itertools.count(1)
         self._unsynced = UnsyncedKeys()
         self._synced_ns: dict[Path, int] = {}
         """Folders with folders, by the time of the last change that is durable; bounded by the number of containers."""
@@ -60,11 +58,13 @@ class FolderObjects(ObstoreObjects):
 
     async def make_durable(self, folder: str) -> None:
         """See FolderStore.make_durable."""
-        await self._call("sync", folder, asyncio.to_thread(self._sync_found, self._folder / folder))
+        await self._call(
+            "sync", folder or str(self._folder), asyncio.to_thread(self._sync_found, self._folder / folder)
+        )
 
     def unfinished(self) -> Iterator[ObjectInfo]:
         """Yield the files of interrupted puts; they are not objects."""
-        for path in sorted(_part_files(self._folder)):
+        for path in sorted(part_files(self._folder)):
             try:
                 found = path.stat()
             except FileNotFoundError:
@@ -76,7 +76,7 @@ class FolderObjects(ObstoreObjects):
         return await self._call("list", prefix, asyncio.to_thread(self._parts, prefix, limit))
 
     def _parts(self, prefix: str, limit: int) -> list[str]:
-        found = itertools.islice(_part_files(self._folder / prefix), limit)
+        found = itertools.islice(part_files(self._folder / prefix), limit)
         return sorted(str(path.relative_to(self._folder)) for path in found)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
@@ -97,14 +97,20 @@ class FolderObjects(ObstoreObjects):
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects, and the folders that become empty; missing ones are not an error."""
         for key in keys:
-            await self._call("delete", key, asyncio.to_thread(self._remove, self._folder / key))
+            await self._call("delete", key, asyncio.to_thread(self._remove, key))
 
-    def _remove(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
+    def _remove(self, key: str) -> None:
+        path = self._folder / key
+        if key in self._unsynced:  # a thread that gives the key to a copy now would bring the object back
+            with self._unsynced.held(key) as state:
+                path.unlink(missing_ok=True)
+                state.uncertain = False
+        else:
+            path.unlink(missing_ok=True)
         self._remove_empty(path.parent)
 
     def _remove_part(self, path: Path) -> None:
-        _remove_unlocked(path)
+        remove_unlocked(path)
         self._remove_empty(path.parent)
 
     def _remove_empty(self, folder: Path) -> None:
@@ -136,75 +142,57 @@ class FolderObjects(ObstoreObjects):
             AlreadyExistsError: `if_absent` and the key exists, which is durable.
             UnavailableError: it was deleted meanwhile. FileNotFoundError: its folder is gone.
         """
-        temporary = self._written(key, data)
-        try:
-            with self._unsynced.held(key) as state:
-                existed = self._enter(key, temporary, state, if_absent)
-                try:
-                    self._sync(key, state)
-                except FileNotFoundError as error:
-                    raise UnavailableError(f"put {key}: the object was deleted before it was durable") from error
-        except Exception:
-            temporary.unlink(missing_ok=True)
-            raise
+        with self._unsynced.held(key) as state:
+            existed = self._enter(key, data, state, if_absent)
+            try:
+                self._sync(key, state)
+            except FileNotFoundError as error:
+                raise UnavailableError(f"put {key}: the object was deleted before it was durable") from error
         if existed:
             raise AlreadyExistsError(f"object {key} exists already")
 
-    def _written(self, key: str, data: bytes) -> Path:
-        """Write a part whose content is durable. Raises FileNotFoundError: its folder is gone."""
-        path = self._folder / key
-        # obstore does not list names with digits after "#". Concurrent puts must not share a name.
-        temporary = path.with_name(f"{path.name}#{os.getpid()}{next(self._attempts):09d}")
-        try:
-            with open(temporary, "wb", opener=_open_private) as file:
-                with contextlib.suppress(OSError):  # a file system without locks: no part is ever deleted there
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        except BaseException:
-            temporary.unlink(missing_ok=True)  # on a full disk, its bytes are needed
-            raise
-        return temporary
-
-    def _enter(self, key: str, temporary: Path, state: UnsyncedKey, if_absent: bool) -> bool:
-        """Make a part the object, or return True: `if_absent` and there is one. Raises FileNotFoundError."""
+    def _enter(self, key: str, data: bytes, state: UnsyncedKey, if_absent: bool) -> bool:
+        """Create the object, or return True: `if_absent` and there is one. Raises FileNotFoundError."""
         path, before = self._folder / key, state.uncertain
-        state.uncertain = True  # before it is visible; also an object that another process may not have synced yet
         try:
-            if not if_absent:
-                temporary.replace(path)
-                return False
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                if before:
-                    self._enter_again(key)
-                return True
-            finally:
-                temporary.unlink(missing_ok=True)
+            with durable_part(path, data, self._numbers) as part:
+                # Before it is visible; also an object that another process may not have synced yet.
+                state.uncertain = True
+                if not if_absent:
+                    part.replace(path)
+                    return False
+                try:
+                    os.link(part, path)
+                    return False
+                except FileExistsError:
+                    pass
+                finally:
+                    part.unlink(missing_ok=True)
+            if before:
+                self._enter_again(key)
         except FileNotFoundError:
             state.uncertain = before
             raise
-        return False
+        return True
 
     def _enter_again(self, key: str) -> None:
         """Give an object's key to a copy of its file, because a sync of its entry has failed.
 
         A file system without a journal drops an entry that it could not write, still shows it, and says that the next
         sync succeeds. A journal that cannot be written takes no further changes at all. So what was changed after the
-        failure, and synced, is durable on both. Objects are immutable: the copy is the object. A deletion meanwhile may
-        be undone, as by a put that ends late.
+        failure, and synced, is durable on both. Objects are immutable: the copy is the object. A deletion by another
+        process meanwhile may be undone, as by a put that ends late.
 
-        Raises FileNotFoundError: the object was deleted.
+        Raises:
+            FileNotFoundError: the object was deleted. UnavailableError: the copy was.
         """
         path = self._folder / key
-        copy = self._written(key, path.read_bytes())
+        data = path.read_bytes()
         try:
-            copy.replace(path)
-        except OSError:
-            copy.unlink(missing_ok=True)
-            raise
+            with durable_part(path, data, self._numbers) as copy:
+                copy.replace(path)
+        except FileNotFoundError as error:
+            raise UnavailableError(f"object {key}: its copy was deleted before it was durable") from error
 
     def _sync(self, key: str, state: UnsyncedKey) -> None:
         """Make an object's entry durable, and the folders on the way. Raises FileNotFoundError: they were deleted."""
@@ -249,10 +237,19 @@ class FolderObjects(ObstoreObjects):
             raise UnavailableError(f"put {key}: objects that were put before are not durable yet: {error}") from error
 
     def _sync_found(self, folder: Path) -> None:
-        """Make durable what is in a folder now, if it exists."""
-        with contextlib.suppress(FileNotFoundError):
-            sync_folder(folder)
-            self._sync_way_to(folder)
+        """Make durable what is in a folder now; if it has vanished, that it has.
+
+        Raises UnavailableError: the store's own folder has vanished.
+        """
+        while True:
+            try:
+                sync_folder(folder)
+                self._sync_way_to(folder)
+                return
+            except FileNotFoundError as error:
+                if folder == self._folder:
+                    raise UnavailableError(f"the folder {folder} does not exist") from error
+                folder = folder.parent
 
     def _sync_way_to(self, folder: Path) -> None:
         """Make the entries of a folder and its parents durable: their creator may not have synced them yet.
@@ -268,51 +265,3 @@ class FolderObjects(ObstoreObjects):
                 sync_folder(folder)
                 if changed_ns < now_ns:
                     self._synced_ns[folder] = changed_ns
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
-def make_private(folder: Path) -> None:
-    """Create a folder and its missing parents (`Path.mkdir` gives parents the mode of the umask)."""
-    if folder.is_dir():
-        return
-    make_private(folder.parent)
-    try:
-        folder.mkdir(0o700)
-    except FileExistsError:
-        if not stat.S_ISDIR(folder.stat().st_mode):
-            raise  # else another process was first
-
-
-def make_root(folder: Path) -> None:
-    """Create the folder of a store and its missing parents, durably. Raises OSError."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    make_private(folder)
-    for each in missing:
-        sync_folder(each.parent)
-    if not missing:  # who made it may have been killed before the sync
-        with contextlib.suppress(PermissionError):  # its parents are another user's: so its entry is old
-            sync_folder(folder.parent)
-
-
-def _part_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of interrupted puts below a folder. Folders may vanish meanwhile."""
-
-    def failed(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError | PermissionError):
-            raise error
-
-    for place, _, names in os.walk(folder, onerror=failed):
-        yield from (Path(place, name) for name in names if "#" in name)
-
-
-def _remove_unlocked(path: Path) -> None:
-    """Remove the file of an upload whose process has ended: a running one holds its lock."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return  # it is in use, or the file system has no locks
-        path.unlink(missing_ok=True)

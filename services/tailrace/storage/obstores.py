@@ -19,7 +19,8 @@ from tailrace.common.errors import (
     StartError,
     UnavailableError,
 )
-from tailrace.storage.folder_objects import FolderObjects, make_root
+from tailrace.storage.folder_files import make_root
+from tailrace.storage.folder_objects import FolderObjects
 from tailrace.storage.obstore_objects import ObstoreObjects
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def open_object_store(
 ) -> ObjectStore:
     """Open an object store from ``file:///folder``, ``s3://bucket/prefix`` or ``memory://``.
 
-    Creates a missing folder, unless `create` is false. Credentials and region come from the environment
+    Creates a missing folder, durably, unless `create` is false. Credentials and region come from the environment
     (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION); `s3_region` and `s3_credentials` override them.
 
     Raises:
@@ -60,10 +61,11 @@ def open_object_store(
         folder = Path(parts.path)
         if not create and not folder.is_dir():
             raise StartError(f"Tier 2 folder {folder} does not exist")
-        try:
-            make_root(folder)
-        except OSError as error:
-            raise StartError(f"Tier 2 folder {folder} cannot be used: {error.strerror}") from error
+        if create:  # else it may be a folder that can only be read
+            try:
+                make_root(folder)
+            except OSError as error:
+                raise StartError(f"Tier 2 folder {folder} cannot be used: {error.strerror}") from error
         return FolderObjects(folder)
     if parts.scheme == "s3" and parts.netloc:
         options: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailrace.storage import folder_objects
+from tailrace.storage import folder_files, folder_objects
 
 if TYPE_CHECKING:
     import pytest
@@ -34,6 +34,7 @@ class FolderDisk:
         self.failures: Counter[Path] = Counter()
         self._forgives = forgives
         self._failing: set[Path] = set()
+        self._code = errno.EIO
         self._gate = threading.Event()
         self._gate.set()
         self._waiting = threading.Semaphore(0)
@@ -43,10 +44,12 @@ class FolderDisk:
         self._kept_open: list[int] = []
         """Files whose entries were lost: no other file gets their inodes."""
         weakref.finalize(self, _close_all, self._kept_open)
-        monkeypatch.setattr(folder_objects, "sync_folder", self._sync)
+        for module in (folder_files, folder_objects):
+            monkeypatch.setattr(module, "sync_folder", self._sync)
 
-    def fail(self, *folders: str) -> None:
+    def fail(self, *folders: str, code: int = errno.EIO) -> None:
         """Let syncs of exactly these folders fail, and of no others."""
+        self._code = code
         self._failing = {self.root / folder for folder in folders}
 
     def hold(self) -> None:
@@ -81,6 +84,16 @@ class FolderDisk:
                 path = path.parent
         return True
 
+    def brings_back(self, key: str) -> bool:
+        """Whether a power cut brings back a file that was deleted."""
+        path = self.root / key
+        with self._lock:
+            while path != self.root:
+                if path.name not in self._durable.get(path.parent, {}):
+                    return False
+                path = path.parent
+        return True
+
     def _sync(self, folder: Path) -> None:
         with self._lock:
             self.syncs[folder] += 1
@@ -98,7 +111,7 @@ class FolderDisk:
                     for name, _ in new:
                         with contextlib.suppress(FileNotFoundError):  # it was deleted since
                             self._kept_open.append(os.open(folder / name, os.O_PATH))
-                raise OSError(errno.EIO, "Input/output error", str(folder))
+                raise OSError(self._code, os.strerror(self._code), str(folder))
             kept = {name: inode for name, inode in entries.items() if (folder, name, inode) not in self._lost}
             self._durable[folder] = kept
 

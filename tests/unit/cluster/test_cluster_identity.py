@@ -6,6 +6,7 @@ See docs/design.md#tier-2.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from pathlib import Path
 
@@ -123,8 +124,16 @@ async def test_a_mark_that_another_process_has_not_synced_is_durable_before_it_c
     await bind_tier2(open_object_store(f"file://{tmp_path}"), "Tier 2", "one", 4, bound=False)
     disk.unsync(CLUSTER_KEY)
     disk.fail("")
-    with pytest.raises(UnavailableError, match="Input/output error"):
+    with pytest.raises(UnavailableError, match=f"sync {tmp_path}: .*Input/output error"):
         await bind_tier2(open_object_store(f"file://{tmp_path}"), "Tier 2", "one", 4, bound=False)
     disk.fail()
     await bind_tier2(open_object_store(f"file://{tmp_path}"), "Tier 2", "one", 4, bound=False)
     assert disk.survives(CLUSTER_KEY)
+
+
+async def test_a_bound_store_need_only_be_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLUSTER_OBJECT_RETRY_S", 0.001)
+    disk = FolderDisk(monkeypatch, tmp_path)
+    await bind_tier2(open_object_store(f"file://{tmp_path}"), "Tier 2", "one", 4, bound=False)
+    disk.fail("", code=errno.EROFS)
+    await bind_tier2(open_object_store(f"file://{tmp_path}", create=False), "Tier 2", "one", 4, bound=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tailrace.cluster.cluster_identity import CLUSTER_KEY, read_identity
 from tailrace.cluster.data_folder import Manifest, note_opened, take_epoch, write_manifest
 from tailrace.common import limits
-from tailrace.common.errors import StartError
+from tailrace.common.errors import StartError, UnavailableError
 from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
 from tailrace.segmentstore.restore.container import look_at_log, lost_log, newest_state, store_snapshot, write_log
@@ -221,9 +221,13 @@ class _Restore:
             later = [name for name in (await survey(self._store, container)).snapshots if name not in known]
             if later:
                 await self._store.delete([name.key(number) for number, name in stored.items()])
-                for number in stored:  # deletions as well: that owner would stop at one that came back
-                    await make_durable(self._store, folder(number))
-                raise StartError(f"Tier 2 is in use: container {container} got snapshot {later[-1].key(container)}")
+                error = StartError(f"Tier 2 is in use: container {container} got snapshot {later[-1].key(container)}")
+                try:
+                    for number in stored:  # deletions as well: that owner would stop at one that came back
+                        await make_durable(self._store, folder(number))
+                except UnavailableError as failure:
+                    error.add_note(f"A power cut may bring back the snapshots of this restore: {failure}")
+                raise error
 
     def _advance(self, amount: int) -> None:
         self._done += amount

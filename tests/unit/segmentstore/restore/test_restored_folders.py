@@ -13,7 +13,7 @@ import pytest
 from tailrace.cluster import segment_mapping
 from tailrace.cluster.data_folder import last_epoch, open_data_folder, opened_epoch, read_data_folder
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, DataLossError, StartError
+from tailrace.common.errors import CorruptionError, DataLossError, StartError, UnavailableError
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.metadata.state import ContainerState
@@ -23,9 +23,10 @@ from tailrace.segmentstore.restore.report import RestoredContainer, RestoreRepor
 from tailrace.segmentstore.tables.types import TableEntry
 from tailrace.segmentstore.tier2.chunk_objects import writer_of_key
 from tailrace.segmentstore.tier2.snapshot import SnapshotName, parse_key
+from tailrace.segmentstore.tier2.snapshot import folder as snapshots_of
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 from tailrace.segmentstore.worker.worker import Worker
-from tailrace.storage.port import ObjectStore
+from tailrace.storage.port import ObjectStore, make_durable
 
 A, B, TABLE = "scope/a/0.#epoch.0", "scope/b/0.#epoch.0", "scope/_tables/t"
 WRITER = b"w" * 16
@@ -303,8 +304,9 @@ async def test_a_store_that_another_process_writes_to_is_refused(place: Place, m
     assert not place.data.exists()
 
 
+@pytest.mark.parametrize("sync_fails", [False, True])
 async def test_a_snapshot_that_an_owner_stores_meanwhile_makes_a_restore_take_itself_back(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, sync_fails: bool
 ) -> None:
     """From then on that owner may delete what only older snapshots need, the one that was restored among them."""
     await place.serve(fill)
@@ -320,11 +322,23 @@ async def test_a_snapshot_that_an_owner_stores_meanwhile_makes_a_restore_take_it
             stored.append(late)
         return name
 
+    async def synced(store: ObjectStore, folder: str) -> None:
+        assert place.keys("s") == sorted([*before, *stored])
+        durable.append(folder)
+        if sync_fails:
+            raise UnavailableError("Input/output error")
+        await make_durable(store, folder)
+
+    durable: list[str] = []
     monkeypatch.setattr(restore_module, "store_snapshot", meanwhile)
-    with pytest.raises(StartError, match=r"Tier 2 is in use: container [01] got snapshot"):
+    monkeypatch.setattr(restore_module, "make_durable", synced)
+    with pytest.raises(StartError, match=r"Tier 2 is in use: container [01] got snapshot") as raised:
         await place.restore()
     assert not place.data.exists()
     assert place.keys("s") == sorted([*before, *stored])
+    assert durable == [snapshots_of(number) for number in range(1 if sync_fails else 2)]
+    notes = ["A power cut may bring back the snapshots of this restore: Input/output error"]
+    assert getattr(raised.value, "__notes__", []) == (notes if sync_fails else [])
 
 
 @pytest.mark.parametrize("what", ["damaged", "gone", "object gone", "another cluster"])
