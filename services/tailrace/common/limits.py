@@ -159,6 +159,7 @@ DELETE_DELAY_S: Final = 120.0  # longer than the longest Tier-2 read
 STORAGE_CALL_DEADLINE_S: Final = 30.0
 STORAGE_FOLDER_ATTEMPTS: Final = 100  # of a put into a folder that deletions remove meanwhile
 STORAGE_UNSYNCED_MAX: Final = 1000  # keys of a folder whose puts did not become durable, beside those of puts under way
+STORAGE_UNSYNCED_READ_S: Final = 1.0  # how long a read waits for the put of its key to become durable
 STORAGE_READS_MAX: Final = 8  # concurrent reads of one container
 PREFETCH_POSITIONS_MAX: Final = 10_000  # ends of reads that are remembered, one a reader, to recognise the next read
 STORAGE_RETRY_MIN_S: Final = 0.5

@@ -47,13 +47,13 @@ class FolderObjects(ObstoreObjects):
     async def _whole(self, key: str) -> bytes:
         data = await super()._whole(key)
         if key in self._unsynced:  # looked at afterwards: see UnsyncedKeys
-            await asyncio.to_thread(self._confirm, key)
+            await asyncio.to_thread(self._confirm, key, limits.STORAGE_UNSYNCED_READ_S)
         return data
 
     async def _range(self, key: str, offset: int, length: int) -> bytes:
         data = await super()._range(key, offset, length)
         if key in self._unsynced:
-            await asyncio.to_thread(self._confirm, key)
+            await asyncio.to_thread(self._confirm, key, limits.STORAGE_UNSYNCED_READ_S)
         return data
 
     async def make_durable(self, folder: str) -> None:
@@ -205,13 +205,13 @@ class FolderObjects(ObstoreObjects):
             raise
         state.uncertain = False
 
-    def _confirm(self, key: str) -> None:
-        """Wait for a put that is under way, then make the object durable if the put has not.
+    def _confirm(self, key: str, wait_s: float | None = None) -> None:
+        """Wait at most `wait_s` for a put that is under way, then make the object durable if the put has not.
 
         Raises:
             FileNotFoundError: it was deleted. OSError, UnavailableError: it may not survive a power cut.
         """
-        with self._unsynced.held(key) as state:
+        with self._unsynced.held(key, wait_s) as state:
             if not state.uncertain:
                 return
             try:

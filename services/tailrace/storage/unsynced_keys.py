@@ -42,17 +42,19 @@ class UnsyncedKeys:
         return len(self._keys)
 
     @contextmanager
-    def held(self, key: str) -> Iterator[UnsyncedKey]:
-        """Hold a key. It stays when it is uncertain at the end.
+    def held(self, key: str, wait_s: float | None = None) -> Iterator[UnsyncedKey]:
+        """Hold a key; wait for it at most `wait_s`, or ``limits.STORAGE_CALL_DEADLINE_S``.
+
+        It stays when it is uncertain at the end.
 
         Raises:
-            UnavailableError: another thread has held it for ``limits.STORAGE_CALL_DEADLINE_S``.
+            UnavailableError: another thread has held it for so long.
         """
         with self._lock:
             state = self._keys.setdefault(key, UnsyncedKey())
             state._users += 1
         try:
-            if not state._lock.acquire(timeout=limits.STORAGE_CALL_DEADLINE_S):
+            if not state._lock.acquire(timeout=limits.STORAGE_CALL_DEADLINE_S if wait_s is None else wait_s):
                 raise UnavailableError(f"object {key}: an earlier put has not ended")
             try:
                 yield state

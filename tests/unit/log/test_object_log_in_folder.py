@@ -98,3 +98,20 @@ async def test_a_new_owner_begins_nothing_while_that_fails(tmp_path: Path, monke
     assert log.next_sequence == 2
     assert disk.survives(KEYS.frame(1, 1))
     await log.close()
+
+
+async def test_a_new_owner_makes_all_epochs_durable_that_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FolderDisk(monkeypatch, tmp_path, forgives=True)
+    for epoch in (1, 2):
+        log = await opened(disk, epoch)
+        assert await log.append([b"event"]) == epoch - 1
+        await log.close()
+    for epoch in (1, 2):
+        disk.unsync(KEYS.frame(epoch, epoch - 1))
+    log = await opened(disk, 3)
+    assert log.next_sequence == 2
+    for epoch in (1, 2):
+        assert disk.survives(KEYS.frame(epoch, epoch - 1))
+    await log.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.folderdisk import FolderDisk
+from harness.folderdisk import WAIT_S, FolderDisk
 from tailrace.common import limits
 from tailrace.common.errors import AlreadyExistsError, NotFoundError, StartError, UnavailableError
 from tailrace.storage.contact import StoreContact, with_contact
@@ -33,8 +33,9 @@ def store(disk: FolderDisk) -> FolderObjects:
 
 
 @pytest.fixture
-async def threads(disk: FolderDisk) -> AsyncIterator[None]:
-    """As many threads as a test needs that holds some, on any machine."""
+async def threads(disk: FolderDisk, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """As many threads as a test needs that holds some, and reads that wait for a put on any machine."""
+    monkeypatch.setattr(limits, "STORAGE_UNSYNCED_READ_S", WAIT_S)
     with ThreadPoolExecutor(16) as threads:
         asyncio.get_running_loop().set_default_executor(threads)
         yield

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.folderdisk import WAIT_S, FolderDisk
+from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, UnavailableError
 from tailrace.storage import folder_files
 from tailrace.storage.folder_objects import FolderObjects
@@ -157,3 +158,46 @@ async def test_nothing_becomes_durable_in_a_store_that_has_vanished(disk: Folder
     disk.root.rmdir()
     with pytest.raises(UnavailableError, match=f"the folder {disk.root} does not exist"):
         await store.make_durable("a")
+
+
+@pytest.mark.usefixtures("threads")
+async def test_a_read_gives_up_before_its_deadline_while_a_sync_does_not_end(
+    disk: FolderDisk, store: FolderObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STORAGE_UNSYNCED_READ_S", 0.01)
+    disk.hold()
+    putting = asyncio.ensure_future(store.put("a/b", [b"xyz"]))
+    await asyncio.to_thread(disk.wait_until_held)
+    for read in (store.get("a/b"), store.get_range("a/b", 0, 1)):
+        with pytest.raises(UnavailableError, match="an earlier put has not ended"):
+            await read
+    disk.release()
+    await putting
+
+
+async def test_an_object_that_another_process_deleted_is_missing(disk: FolderDisk, store: FolderObjects) -> None:
+    await put_unsynced(disk, store, "a/b", "a/c")
+    confirm, left = store._confirm, [disk.root / "a/b", disk.root / "a/c"]
+
+    def late(key: str, wait_s: float | None = None) -> None:
+        left.pop(left.index(disk.root / key)).unlink()
+        confirm(key, wait_s)
+
+    store._confirm = late  # type: ignore[method-assign]
+    with pytest.raises(NotFoundError):
+        await store.get("a/b")
+    assert [info.key async for info in store.list("a")] == []
+    assert not left
+    assert len(store._unsynced) == 0
+
+
+async def test_a_put_that_made_nothing_visible_leaves_no_key(
+    store: FolderObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(part: Path, path: Path) -> None:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "link", gone)
+    with pytest.raises(UnavailableError, match="its folder was removed"):
+        await store.put("a/b", [b"xyz"], if_absent=True)
+    assert len(store._unsynced) == 0
