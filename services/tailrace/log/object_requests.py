@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DeadlineError, FencedError, NotFoundError, UnavailableError
 from tailrace.log.frames import HEADER_BYTES
-from tailrace.storage.port import make_durable
+from tailrace.storage.port import FolderStore
 
 if TYPE_CHECKING:
     from tailrace.log.object_keys import LogKeys, ObjectName
@@ -90,7 +90,8 @@ class ObjectRequests:
 
     async def make_durable(self, folder: str) -> None:
         """Make durable what was found in a folder of the log: its owner may not have ended a put."""
-        await self._within(folder, make_durable(self._store, folder))
+        if isinstance(self._store, FolderStore):
+            await self._within(folder, self._store.make_durable(folder))
 
     async def persist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Retry a call while the store is not available, at most ``limits.LOG_OBJECT_OPEN_ATTEMPTS`` times."""
