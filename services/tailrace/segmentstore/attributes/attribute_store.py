@@ -274,7 +274,8 @@ class AttributeStore:
     async def build_update(self, segment: Segment) -> AttributeFlush | None:
         """Write new index pages for dirty attributes to Tier 2: all of a small index, neighbours of a large one.
 
-        Returns the operation that commits them; None when nothing is dirty. Memory: `limits.FLUSH_INDEX_MAX_BYTES`.
+        Returns the operation that commits them; None when nothing is dirty. Memory: about
+        `limits.FLUSH_INDEX_MAX_BYTES`; of a large index a few pages more if no two of its leaves have the same parent.
         Raises CorruptionError for a damaged page.
         """
         state, reader = self._state(segment), self._reader(segment)
@@ -308,7 +309,7 @@ class AttributeStore:
             pages = [ref for _, ref in await self._tier2.write([section], kind="a")]
             self._reads.cache.put_written(pages[0], update)
         if not small:
-            segment.dirty.flushed_to(keys[-1])
+            segment.dirty.flushed_to(batch.items[-1][0])
         return AttributeFlush(ops.CommitIndex(segment.segment_id, root, pages), batch.items)
 
     def evict(self, segment: Segment) -> None:
@@ -336,14 +337,19 @@ def _may_rewrite_all(state: index.IndexState) -> bool:
 
 async def _neighbours(segment: Segment, state: index.IndexState, pages: SegmentPages) -> DirtyBatch:
     """Return the attributes that wait for the next leaves of a large index (docs/adr/0054)."""
-    keys = segment.dirty.neighbours(limits.FLUSH_ATTRIBUTES_BATCH_MAX, _flushes_per_round(state))
-    reached = await index.reach(state, keys, pages, limits.FLUSH_ATTRIBUTE_LEAVES_MAX)
-    return segment.dirty.batch(keys[:reached])
+    leaves_max = limits.FLUSH_ATTRIBUTE_LEAVES_MAX
+    ahead, first = segment.dirty.neighbours(limits.FLUSH_ATTRIBUTES_BATCH_MAX, _flushes_per_round(state))
+    reached, leaves = await index.reach(state, ahead, pages, leaves_max)
+    chosen = ahead[:reached]
+    if reached == len(ahead) and leaves < leaves_max:
+        reached, _ = await index.reach(state, first, pages, leaves_max - leaves)
+        chosen += first[:reached]
+    return segment.dirty.batch(chosen)
 
 
 def _flushes_per_round(state: index.IndexState) -> int:
-    """Return in how many flushes a round over all leaves should end, half full ones included."""
-    flush_bytes = limits.FLUSH_ATTRIBUTE_LEAVES_MAX * limits.ATTRIBUTE_PAGE_MAX_BYTES // 2
+    """Return in how many flushes a round over all leaves should end, also when removals left them a quarter full."""
+    flush_bytes = limits.FLUSH_ATTRIBUTE_LEAVES_MAX * limits.ATTRIBUTE_PAGE_MAX_BYTES // 4
     return 2 + state.live_bytes // flush_bytes
 
 

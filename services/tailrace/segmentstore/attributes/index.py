@@ -151,10 +151,11 @@ async def _get_below(
             await _get_below(state, child_page, keys[start:end], pages, found)
 
 
-async def reach(state: IndexState, keys: Sequence[bytes], pages: PageReader, leaves_max: int) -> int:
+async def reach(state: IndexState, keys: Sequence[bytes], pages: PageReader, leaves_max: int) -> tuple[int, int]:
     """Return how many of the sorted keys, from the first one on, belong to no more than `leaves_max` leaves.
 
-    A key belongs to the leaf that holds it, or would hold it. Apart from one leaf only index pages are read.
+    The second number is that of these leaves. A key belongs to the leaf that holds it, or would hold it. Apart from one
+    leaf only index pages are read.
 
     Raises:
         BadRequestError: a key does not have the index's key length.
@@ -162,15 +163,14 @@ async def reach(state: IndexState, keys: Sequence[bytes], pages: PageReader, lea
     """
     check_key_lengths(state, keys)
     if not keys or state.is_empty:
-        return len(keys)
+        return len(keys), 0
     root = await load_page(state, state.root, state.length, pages, verify=False)
     levels, page = 0, root  # of index pages: all leaves lie equally deep
     while page.kind is PageKind.INDEX:
         levels += 1
         child = route(page, keys[:1])[0][0]
         page = await load_page(state, page.child(child), page.offset, pages, verify=False)
-    reached, _ = await _reach_below(state, root, levels, keys, pages, leaves_max)
-    return reached
+    return await _reach_below(state, root, levels, keys, pages, leaves_max)
 
 
 async def _reach_below(

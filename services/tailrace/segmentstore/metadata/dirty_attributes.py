@@ -83,25 +83,27 @@ class DirtyAttributes:
             return DirtyBatch(found, found[-1][1] if found else 0)
         return DirtyBatch(found[:count], found[count][1] - 1)
 
-    def neighbours(self, count: int, flushes_max: int) -> list[bytes]:
+    def neighbours(self, count: int, flushes_max: int) -> tuple[list[bytes], list[bytes]]:
         """Return at most `count` attributes, neighbours in byte order, so that they share pages of the index.
 
-        They follow those of the last flush (`flushed_to`), and after the last attribute come the first ones. A round is
-        over when everything that waited at its start has been flushed. One that takes more than `flushes_max` flushes,
-        because ever more attributes appear ahead, continues at those that have waited longest.
+        They follow those of the last flush (`flushed_to`); the second list has the first ones of all, which come after
+        the last. A round is over when every update that waited at its start has been flushed. One that takes more than
+        `flushes_max` flushes, because ever more attributes appear ahead, continues at those that have waited longest.
         """
         sequences = self._sequences
         if not sequences:
-            return []
+            return [], []
         ordered = self._in_order()
         oldest, sequence = next(iter(sequences.items()))
         if sequence > self._round_through:
             self._round_through = next(reversed(sequences.values()))
             self._round_left = flushes_max
-        if not self._round_left:
-            return list(islice(ordered.irange(oldest), count))
-        found = list(islice(ordered.irange(self._position, inclusive=(False, True)), count))
-        return found or list(islice(ordered, count))
+        if self._round_left:
+            start = ordered.bisect_right(self._position)
+        else:
+            start = ordered.bisect_left(oldest)
+        ahead = list(ordered.islice(start, min(start + count, len(ordered))))
+        return ahead, list(ordered.islice(0, min(start, count - len(ahead))))
 
     def flushed_to(self, key: bytes) -> None:
         """Continue behind that attribute: those up to it that `neighbours` returned are being flushed."""
