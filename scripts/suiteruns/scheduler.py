@@ -139,7 +139,8 @@ class Scheduler:
         ready = (other for other in self._pending if not waiting & {*other.after, *other.later_than})
         if not job.computes and not job.measures and any(other.measures for other in ready):
             return False
-        computing = sum(other.cores for other in busy if other.computes)
+        # What gives way further leaves it the cores.
+        computing = sum(other.cores for other in busy if other.computes and other.nice <= job.nice)
         rest = sum(other.cores for other in busy if not other.computes)
         if not busy or rest + (computing if job.computes else 0.0) + job.cores <= self._cores + SPARE_CORES:
             return True

@@ -71,6 +71,12 @@ def test_what_only_computes_fills_what_others_leave(note: Path, tmp_path: Path) 
     assert words.index("-c") < words.index("+z") or words.index("-b") < words.index("+z"), "one at a time beside others"
 
 
+def test_what_gives_way_further_holds_up_nothing_else_that_computes(note: Path, tmp_path: Path) -> None:
+    computing = [noting(note, "c", "z", computes=True, nice=10), noting(note, "z", "c", computes=True, nice=5)]
+    ended = run([noting(note, "a", "z", cores=1.5), *computing], tmp_path)
+    assert all(one.passed for one in ended.values())
+
+
 def events(jobs: list[Job], folder: Path) -> list[str]:
     """What the scheduler says of the beginning and end of each job, in order, as ``+name`` and ``-name``."""
     lines: list[str] = []
