@@ -94,6 +94,8 @@ def _make_one(folder: Path) -> None:
 def make_root(folder: Path) -> None:
     """Create the folder of a store and its missing parents, durably. Raises OSError."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    if not missing and not folder.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
     _sync_entry(folder if not missing else missing[-1].parent)  # who made it may have been killed before the sync
     for each in reversed(missing):  # a process that is killed leaves at most the last one unsynced
         _make_one(each)

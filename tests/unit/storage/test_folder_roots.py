@@ -91,3 +91,11 @@ def test_a_root_in_a_folder_that_is_only_written_opens_neither_the_first_time_no
         assert (disk.root / "new/tier2").exists() == made
         with pytest.raises(StartError, match="Permission denied"):
             open_object_store(f"file://{disk.root}/new/tier2")
+
+
+def test_a_file_is_no_root(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StartError, match=f"Tier 2 folder {tmp_path}/file cannot be used: File exists"):
+        open_object_store(f"file://{tmp_path}/file")
+    with pytest.raises(StartError, match=f"Tier 2 folder {tmp_path}/file/below cannot be used: Not a directory"):
+        open_object_store(f"file://{tmp_path}/file/below")
