@@ -20,11 +20,6 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderDisk:
-    return FolderDisk(monkeypatch, tmp_path)
-
-
-@pytest.fixture
 def url(disk: FolderDisk) -> str:
     """That of a store that another user made."""
     (disk.root / "new/tier2").mkdir(parents=True)

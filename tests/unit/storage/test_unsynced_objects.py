@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +22,9 @@ Look = Callable[[FolderObjects, str], Coroutine[Any, Any, bool]]
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderDisk:
-    return FolderDisk(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def store(disk: FolderDisk) -> FolderObjects:
-    return FolderObjects(disk.root)
-
-
-@pytest.fixture
-async def threads(disk: FolderDisk, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """As many threads as a test needs that holds some, and reads that wait for a put on any machine."""
+async def threads(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads, and reads that wait for a put on any machine."""
     monkeypatch.setattr(limits, "STORAGE_UNSYNCED_READ_S", WAIT_S)
-    with ThreadPoolExecutor(16) as threads:
-        asyncio.get_running_loop().set_default_executor(threads)
-        yield
-        disk.release()
 
 
 async def by_get(store: FolderObjects, key: str) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,25 +14,6 @@ from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, UnavailableError
 from tailrace.storage import folder_files
 from tailrace.storage.folder_objects import FolderObjects
-
-
-@pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderDisk:
-    return FolderDisk(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def store(disk: FolderDisk) -> FolderObjects:
-    return FolderObjects(disk.root)
-
-
-@pytest.fixture
-async def threads(disk: FolderDisk) -> AsyncIterator[None]:
-    """As many threads as a test needs that holds some, on any machine."""
-    with ThreadPoolExecutor(16) as threads:
-        asyncio.get_running_loop().set_default_executor(threads)
-        yield
-        disk.release()
 
 
 async def put_unsynced(disk: FolderDisk, store: FolderObjects, *keys: str) -> None:

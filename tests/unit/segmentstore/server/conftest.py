@@ -121,6 +121,14 @@ class Client:
     async def create(self, segment: str) -> None:
         assert await self.call(c.CreateSegment(1, segment, 0, 0, "")) == c.SegmentCreated(1, segment)
 
+    async def fill(self, segment: str, data: bytes) -> None:
+        """Create a segment with these bytes."""
+        writer_id = bytes(range(16))
+        await self.create(segment)
+        assert await self.setup(writer_id, segment) == -(2**63)
+        self.send(c.AppendBlockEnd(writer_id, 0, data, 1, 1, 1))
+        await self.expect(c.DataAppended)
+
     async def expect_silence(self) -> None:
         """Nothing else is on its way: the server echoes the next KeepAlive, and nothing came before the echo."""
         assert await self.call(c.KeepAlive()) == c.KeepAlive()

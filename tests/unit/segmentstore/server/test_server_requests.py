@@ -25,13 +25,6 @@ SOURCE2 = "scope/stream/0.#epoch.0#transaction.000000000000000000000000000000bb"
 TABLE = "scope/table_kvtable/0.#epoch.0"
 
 
-async def fill(client: Any, segment: str, data: bytes) -> None:
-    await client.create(segment)
-    assert await client.setup(W, segment) == MIN
-    client.send(c.AppendBlockEnd(W, 0, data, 1, 1, 1))
-    await client.expect(c.DataAppended)
-
-
 # -- handshake and liveness -------------------------------------------------------------------------------------------
 
 
@@ -58,7 +51,7 @@ async def test_keep_alive_is_echoed_and_padding_ignored(client: Any) -> None:
 
 
 async def test_read_echoes_the_offset_and_is_bounded(client: Any) -> None:
-    await fill(client, SEGMENT, b"0123456789" * 10)
+    await client.fill(SEGMENT, b"0123456789" * 10)
     reply = await client.call(c.ReadSegment(SEGMENT, 95, 100, "", 7))
     assert (reply.segment, reply.offset, bytes(reply.data), reply.request_id) == (SEGMENT, 95, b"56789", 7)
     assert not reply.end_of_segment
@@ -82,7 +75,7 @@ async def test_a_read_is_at_most_two_mebibytes(client: Any) -> None:
 
 async def test_a_read_at_the_tail_waits_for_data(setting: Any) -> None:
     reader, writer = await setting.connect(), await setting.connect()
-    await fill(writer, SEGMENT, b"abc")
+    await writer.fill(SEGMENT, b"abc")
     reader.send(c.ReadSegment(SEGMENT, 3, 100, "", 7))
     await reader.expect_silence()
     await writer.call(c.AppendBlockEnd(W, 0, b"def", 1, 2, 1))
@@ -92,7 +85,7 @@ async def test_a_read_at_the_tail_waits_for_data(setting: Any) -> None:
 
 async def test_a_read_at_the_tail_ends_with_the_segment(setting: Any) -> None:
     reader, writer = await setting.connect(), await setting.connect()
-    await fill(writer, SEGMENT, b"abc")
+    await writer.fill(SEGMENT, b"abc")
     reader.send(c.ReadSegment(SEGMENT, 3, 100, "", 7))
     await reader.expect_silence()
     assert await writer.call(c.SealSegment(1, SEGMENT, "")) == c.SegmentSealed(1, SEGMENT)
@@ -103,7 +96,7 @@ async def test_a_read_at_the_tail_ends_with_the_segment(setting: Any) -> None:
 
 async def test_a_waiting_read_learns_of_the_deletion(setting: Any) -> None:
     reader, writer = await setting.connect(), await setting.connect()
-    await fill(writer, SEGMENT, b"abc")
+    await writer.fill(SEGMENT, b"abc")
     reader.send(c.ReadSegment(SEGMENT, 3, 100, "", 7))
     await reader.expect_silence()
     await writer.call(c.DeleteSegment(1, SEGMENT, ""))
@@ -112,7 +105,7 @@ async def test_a_waiting_read_learns_of_the_deletion(setting: Any) -> None:
 
 async def test_reads_that_are_refused(client: Any) -> None:
     assert await client.call(c.ReadSegment(SEGMENT, 5, 100, "", 7)) == c.NoSuchSegment(7, SEGMENT, "", 5)
-    await fill(client, SEGMENT, b"abcdef")
+    await client.fill(SEGMENT, b"abcdef")
     assert await client.call(c.TruncateSegment(1, SEGMENT, 4, "")) == c.SegmentTruncated(1, SEGMENT)
     assert await client.call(c.ReadSegment(SEGMENT, 2, 9, "", 8)) == c.SegmentIsTruncated(8, SEGMENT, 4, "", 2)
     assert (await client.call(c.ReadSegment(SEGMENT, -1, 9, "", 9))).request_id == 9
@@ -124,7 +117,7 @@ async def test_reads_that_are_refused(client: Any) -> None:
 
 async def test_waiting_reads_end_with_their_connection(model: Any) -> None:
     client = await model.connect()
-    await fill(client, SEGMENT, b"abc")
+    await client.fill(SEGMENT, b"abc")
     client.send(*(c.ReadSegment(SEGMENT, 3, 100, "", number) for number in range(50)))
     await client.expect_silence()
     client.close()
@@ -157,7 +150,7 @@ async def test_a_reader_that_takes_nothing_is_not_answered_without_bound(model: 
 
 async def test_tail_reads_that_end_together_are_not_answered_without_bound(model: Any) -> None:
     client, writer = await model.connect(), await model.connect()
-    await fill(writer, SEGMENT, b"abc")
+    await writer.fill(SEGMENT, b"abc")
     count = 60
     client.send(*(c.ReadSegment(SEGMENT, 3, 2 * limits.MIB, "", number) for number in range(count)))
     await client.expect_silence()
@@ -178,7 +171,7 @@ async def test_tail_reads_that_end_together_are_not_answered_without_bound(model
 
 async def test_info(client: Any) -> None:
     assert await client.call(c.GetStreamSegmentInfo(3, SEGMENT, "")) == c.NoSuchSegment(3, SEGMENT, "", -1)
-    await fill(client, SEGMENT, b"abcdef")
+    await client.fill(SEGMENT, b"abcdef")
     await client.call(c.TruncateSegment(1, SEGMENT, 2, ""))
     await client.call(c.SealSegment(1, SEGMENT, ""))
     info = await client.call(c.GetStreamSegmentInfo(4, SEGMENT, ""))
@@ -234,7 +227,7 @@ async def test_seal_truncate_delete(client: Any) -> None:
         c.DeleteSegment(1, SEGMENT, ""),
     ):
         assert await client.call(request) == c.NoSuchSegment(1, SEGMENT, "", -1)
-    await fill(client, SEGMENT, b"abcdef")
+    await client.fill(SEGMENT, b"abcdef")
     assert await client.call(c.TruncateSegment(2, SEGMENT, 3, "")) == c.SegmentTruncated(2, SEGMENT)
     assert await client.call(c.TruncateSegment(3, SEGMENT, 2, "")) == c.SegmentIsTruncated(3, SEGMENT, 3, "", -1)
     assert await client.call(c.TruncateSegment(4, SEGMENT, 7, "")) == c.SegmentIsTruncated(4, SEGMENT, 3, "", -1)
@@ -252,8 +245,8 @@ async def test_bad_segment_names_are_refused(client: Any, name: str) -> None:
 
 
 async def test_merge(client: Any) -> None:
-    await fill(client, SEGMENT, b"target")
-    await fill(client, SOURCE, b"source")
+    await client.fill(SEGMENT, b"target")
+    await client.fill(SOURCE, b"source")
     sealed = c.NoSuchSegment(2, SOURCE2, "", -1)
     assert await client.call(c.MergeSegments(2, SEGMENT, SOURCE2, "")) == sealed
     attribute = bytes(range(50, 66))
@@ -272,7 +265,7 @@ async def test_merge(client: Any) -> None:
 
 
 async def test_merge_into_a_sealed_or_missing_segment(client: Any) -> None:
-    await fill(client, SOURCE, b"source")
+    await client.fill(SOURCE, b"source")
     assert await client.call(c.MergeSegments(1, SEGMENT, SOURCE, "")) == c.NoSuchSegment(1, SEGMENT, "", -1)
     await client.create(SEGMENT)
     await client.call(c.SealSegment(2, SEGMENT, ""))
@@ -280,9 +273,9 @@ async def test_merge_into_a_sealed_or_missing_segment(client: Any) -> None:
 
 
 async def test_merge_batch_counts_missing_sources_as_merged(client: Any) -> None:
-    await fill(client, SEGMENT, b"abc")
-    await fill(client, SOURCE, b"de")
-    await fill(client, SOURCE2, b"f")
+    await client.fill(SEGMENT, b"abc")
+    await client.fill(SOURCE, b"de")
+    await client.fill(SOURCE2, b"f")
     gone = SOURCE[:-2] + "cc"
     batch = c.MergeSegmentsBatch(5, SEGMENT, [SOURCE, gone, SOURCE2], "")
     merged = [c.MergedSource(SOURCE, 5), c.MergedSource(gone, 5), c.MergedSource(SOURCE2, 6)]
@@ -310,7 +303,7 @@ async def test_transient_segments_go_with_their_connection(setting: Any) -> None
 
 
 async def test_administration(client: Any) -> None:
-    await fill(client, SEGMENT, b"abcdef")
+    await client.fill(SEGMENT, b"abcdef")
     assert await client.call(c.FlushToStorage(0, "", 5)) == c.StorageFlushed(5)
     listed = await client.call(c.ListStorageChunks(SEGMENT, "", 6))
     assert isinstance(listed, c.StorageChunksListed)
@@ -472,7 +465,7 @@ async def test_only_table_commands_change_a_table(setting: Any, key_length: int)
 
 async def test_the_servers_own_attributes_are_not_for_clients(client: Any) -> None:
     """Counters, the scale policy, and what is pinned in memory while the segment exists."""
-    await fill(client, SEGMENT, b"abc")
+    await client.fill(SEGMENT, b"abc")
     await client.create(SOURCE)
     own = [core_attribute(number) for number in (0, 1, 2, 9, 12, 1048577, 777_777, 2**64 - 1)]
     for attribute in own:
@@ -520,7 +513,7 @@ async def test_garbage_closes_this_connection_only(
     setting: Any, data: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad, good = await setting.connect(), await setting.connect()
-    await fill(good, SEGMENT, b"abc")
+    await good.fill(SEGMENT, b"abc")
     capsys.readouterr()
     bad.send_raw(data)
     await bad.expect_end()
@@ -532,7 +525,7 @@ async def test_garbage_closes_this_connection_only(
 
 async def test_a_truncated_frame_is_forgotten(setting: Any) -> None:
     bad, good = await setting.connect(), await setting.connect()
-    await fill(good, SEGMENT, b"abc")
+    await good.fill(SEGMENT, b"abc")
     await bad.setup(bytes(16), SEGMENT)
     bad.send_raw(codec.encode(c.AppendBlockEnd(bytes(16), 0, b"lost", 1, 1, 1))[:-3])
     bad.close()
@@ -543,7 +536,7 @@ async def test_a_truncated_frame_is_forgotten(setting: Any) -> None:
 async def test_random_bytes_never_harm_others(model: Any, test_seed: int) -> None:
     generator = random.Random(test_seed)
     good = await model.connect()
-    await fill(good, SEGMENT, b"abc")
+    await good.fill(SEGMENT, b"abc")
     samples = [
         codec.encode(command)
         for command in (
@@ -579,7 +572,7 @@ async def test_random_bytes_never_harm_others(model: Any, test_seed: int) -> Non
 
 async def test_too_many_unanswered_requests_close_the_connection(model: Any) -> None:
     client = await model.connect()
-    await fill(client, SEGMENT, b"abc")
+    await client.fill(SEGMENT, b"abc")
     reads = limits.REQUESTS_PER_CONNECTION_MAX + 1
     client.send(*(c.ReadSegment(SEGMENT, 3, 100, "", number) for number in range(reads)))
     await client.expect_end()
@@ -588,7 +581,7 @@ async def test_too_many_unanswered_requests_close_the_connection(model: Any) -> 
 async def test_unanswered_requests_of_all_connections_are_bounded(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REQUESTS_MAX", 100)
     first, second, third = [await model.connect() for _ in range(3)]
-    await fill(first, SEGMENT, b"abc")
+    await first.fill(SEGMENT, b"abc")
     first.send(*(c.ReadSegment(SEGMENT, 3, 100, "", number) for number in range(100)))
     await first.expect_silence()
     assert model.server.unanswered == 100
@@ -609,7 +602,7 @@ async def test_unanswered_requests_of_all_connections_are_bounded(model: Any, mo
 
 async def test_an_error_of_the_server_closes_the_connection(model: Any) -> None:
     client = await model.connect()
-    await fill(client, SEGMENT, b"abc")
+    await client.fill(SEGMENT, b"abc")
 
     async def broken(segment: str) -> int:
         raise ZeroDivisionError("a defect")
@@ -622,7 +615,7 @@ async def test_an_error_of_the_server_closes_the_connection(model: Any) -> None:
 
 async def test_a_stopped_container_is_elsewhere(model: Any) -> None:
     client = await model.connect()
-    await fill(client, SEGMENT, b"abc")
+    await client.fill(SEGMENT, b"abc")
     client.send(c.ReadSegment(SEGMENT, 3, 100, "", 7))
     await client.expect_silence()
     model.model.stop()

@@ -16,7 +16,7 @@ SEGMENT = "scope/stream/0.#epoch.0"
 
 
 async def test_a_merge_of_many_missing_sources_leaves_turns_to_other_work(client: Any) -> None:
-    await client.create(SEGMENT)
+    await client.fill(SEGMENT, b"abc")
     sources = [f"{SEGMENT}#transaction.{number:032x}" for number in range(64 * limits.MERGE_SOURCES_PER_TURN)]
     turns = 0
 
@@ -29,7 +29,7 @@ async def test_a_merge_of_many_missing_sources_leaves_turns_to_other_work(client
     working = asyncio.create_task(others())
     answer = await client.call(c.MergeSegmentsBatch(5, SEGMENT, sources, ""))
     working.cancel()
-    assert answer == c.SegmentsBatchMerged(5, SEGMENT, [c.MergedSource(source, 0) for source in sources])
+    assert answer == c.SegmentsBatchMerged(5, SEGMENT, [c.MergedSource(source, 3) for source in sources])
     assert turns > 64
 
 
