@@ -12,6 +12,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tailrace.common import limits
+from tailrace.common.closing import close_server
 from tailrace.common.errors import StartError
 
 if TYPE_CHECKING:
@@ -172,12 +173,18 @@ def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to the process."""
+    """A server that leaves signals to the process and loses no connection."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Install no signal handlers."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, then as uvicorn does."""
+        for each in self.servers:
+            await close_server(each)
+        await super().shutdown(sockets)
 
 
 def listen(name: str, host: str, port: int) -> socket.socket:

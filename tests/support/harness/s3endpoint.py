@@ -6,15 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 
+from harness.streamserver import stream_server
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectStore
 
 
 class S3Endpoint:
     """Answers one request a connection by `answer`."""
-
-    def __init__(self) -> None:
-        self._connections: set[asyncio.StreamWriter] = set()
 
     def answer(self, verb: str, path: str, fields: Mapping[str, str], body: bytes) -> tuple[str, bytes]:
         """Return status and body of the answer; `fields` have lower-case names and values."""
@@ -23,26 +21,8 @@ class S3Endpoint:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[ObjectStore]:
         """Serve while the context lasts, and open the bucket ``bucket`` below the prefix ``p``."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server:
-            yield open_object_store("s3://bucket/p", s3_endpoint=f"http://127.0.0.1:{port}")
-            for writer in list(self._connections):  # of requests that were given up
-                writer.close()
-                with contextlib.suppress(ConnectionError):
-                    await writer.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections.add(writer)
-        try:
-            await self._reply(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client has given up
-        finally:
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-            self._connections.discard(writer)
+        async with stream_server(self._reply) as server:
+            yield open_object_store("s3://bucket/p", s3_endpoint=f"http://127.0.0.1:{server.address[1]}")
 
     async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()

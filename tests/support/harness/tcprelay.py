@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
+
+from harness.streamserver import stream_server
 
 PIECE_BYTES = 1 << 16
 
@@ -21,7 +22,6 @@ class Relay:
         self._target = (parts.hostname, parts.port)
         self._passes = asyncio.Event()
         self._passes.set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.endpoint = ""
 
@@ -36,7 +36,7 @@ class Relay:
         self._passes.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
+        """Serve one connection; it ends when one side or the context ends it."""
         self._writers.add(writer)
         try:
             await self._passes.wait()
@@ -60,30 +60,11 @@ class Relay:
             await writer.drain()
         writer.transport.abort()
 
-    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Begin to serve a connection."""
-        task = asyncio.get_running_loop().create_task(self.serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def close(self) -> None:
-        """End all connections."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
 
 @asynccontextmanager
 async def relay(target: str) -> AsyncIterator[Relay]:
     """A relay to the server at a URL; its own URL is ``endpoint``."""
     made = Relay(target)
-    server = await asyncio.start_server(made.accept, "127.0.0.1", 0)
-    made.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with stream_server(made.serve) as server:
+        made.endpoint = f"http://127.0.0.1:{server.address[1]}"
         yield made
-    finally:
-        server.close()
-        await made.close()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(server.wait_closed(), 10.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from harness.localtransport import LocalTransport
+from harness.streamserver import StreamServer
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.context import ClientContext
 from tailrace.client.types import Endpoint
@@ -55,26 +57,26 @@ class TinyStore:
         self.connections = 0
         self.merged: dict[str, str] = {}
         self.grown = asyncio.Condition()
-        self._server: asyncio.Server | None = None
-        self._writers: list[asyncio.StreamWriter] = []
+        self._server = StreamServer(self._serve)
         self._polls: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+        await self._server.start(ssl=tls)
 
     async def stop(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        self.drop_all()
+        await self._server.close()
         for task in list(self._polls):
             task.cancel()
         await asyncio.gather(*self._polls, return_exceptions=True)
-        await self._server.wait_closed()
 
     @property
     def endpoint(self) -> Endpoint:
-        assert self._server is not None
-        return Endpoint(*self._server.sockets[0].getsockname()[:2])
+        return Endpoint(*self._server.address)
+
+    @property
+    def open_connections(self) -> int:
+        """Those that neither side has ended."""
+        return sum(not writer.is_closing() for writer in self._server.connections)
 
     def create(self, name: str, data: bytes = b"") -> Segment:
         """A segment that holds `data`."""
@@ -108,17 +110,14 @@ class TinyStore:
 
     def send(self, data: bytes) -> None:
         """Write to the newest connection."""
-        self._writers[-1].write(data)
+        self._server.connections[-1].write(data)
 
     def drop_all(self) -> None:
         """End every connection."""
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
+        self._server.cut_connections()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self._writers.append(writer)
         writers: dict[bytes, str] = {}
         try:
             while True:

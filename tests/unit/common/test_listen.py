@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
+from harness.streamserver import stream_server
 from tailrace.common import limits
 from tailrace.common.http import listen
 
@@ -17,11 +18,9 @@ async def test_answers_are_not_held_back_for_acknowledgements_and_peers_that_van
         options = (socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         idle, interval = (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
         accepted.set_result([own.getsockopt(*option) for option in (*options, idle, interval)])
-        writer.close()
 
     listener = listen("test", "127.0.0.1", 0)
-    server = await asyncio.start_server(on_connection, sock=listener)
-    async with server:
+    async with stream_server(on_connection, sock=listener):
         reader, writer = await asyncio.open_connection(*listener.getsockname())
         found = await accepted
         assert all(found[:2])

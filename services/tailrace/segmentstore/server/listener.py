@@ -9,6 +9,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.auth import account_nothing, allow_all
+from tailrace.common.closing import close_server
 from tailrace.common.logs import LimitedLog
 from tailrace.segmentstore.server.connection import OLDEST_WIRE_VERSION, Connection
 from tailrace.segmentstore.server.context import ServerContext
@@ -109,7 +110,7 @@ class SegmentStoreServer:
         """Stop listening, end all connections, and wait for their background tasks."""
         self._closing = True
         if self._server is not None:
-            self._server.close()
+            await close_server(self._server)
         if self._next_refusal_report is not None:
             self._next_refusal_report.cancel()
         for connection in list(self._connections):

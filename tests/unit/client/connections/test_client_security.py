@@ -16,6 +16,7 @@ import pytest
 
 from harness.localtransport import LocalTransport
 from harness.pauses import PausesPastAnyDeadline
+from harness.streamserver import stream_server
 from tailrace.cli.session import connected
 from tailrace.client import (
     BlockingClient,
@@ -87,9 +88,8 @@ async def cluster(request: pytest.FixtureRequest, store: Any, controller: Any) -
     tls.load_cert_chain(TLS / request.param, TLS / "server.key")
     tls.load_verify_locations(TLS / "ca.pem")
     tls.verify_mode = ssl.CERT_REQUIRED
-    assert store._server is not None
-    store._server.close()
-    store._server = await asyncio.start_server(store._serve, "127.0.0.1", 0, ssl=tls)
+    await store.stop()
+    await store.start(tls)
     cluster.address = f"tls://127.0.0.1:{port}"
     controller.begin((0, 0.0, 1.0))
     yield cluster
@@ -144,17 +144,15 @@ async def test_commands_use_tls_to_segment_stores_when_the_address_says_so(
     async def look(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not first.done():
             first.set_result(await reader.read(1))
-        writer.close()
 
     async def reachable(*_: Any) -> bool:
         return True
 
     monkeypatch.setattr("tailrace.cli.session.check_reachable", reachable)
     monkeypatch.setattr(GrpcTransport, "wait_ready", reachable)
-    listener = await asyncio.start_server(look, "127.0.0.1", 0)
-    async with listener, connected(f"{scheme}://127.0.0.1:1") as context:
+    async with stream_server(look) as listener, connected(f"{scheme}://127.0.0.1:1") as context:
         with pytest.raises(UnavailableError):
-            await context.pool.get(Endpoint(*listener.sockets[0].getsockname()[:2]))
+            await context.pool.get(Endpoint(*listener.address))
     assert (first.result() == TLS_HANDSHAKE) == tls
 
 

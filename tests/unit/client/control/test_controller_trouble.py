@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from harness.localtransport import LocalTransport
+from harness.streamserver import StreamServer
 from tailrace.client.context import ClientContext
 from tailrace.client.control.controller import ControllerClient
 from tailrace.client.control.groups import group_message
@@ -226,25 +227,25 @@ async def test_a_controller_that_falls_silent_is_left_for_the_next_address(monke
         writer.write(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))  # empty SETTINGS of HTTP/2
         while await reader.read(65536):
             pass
-        writer.close()
 
     async def exists(request: bytes, context: Any) -> bytes:
         return pb.ExistsResponse(exists=True).SerializeToString()
 
-    silent = await asyncio.start_server(fall_silent, "127.0.0.1", 0)
+    silent = StreamServer(fall_silent)
+    await silent.start()
     server = grpc.aio.server()
     handler = grpc.unary_unary_rpc_method_handler(exists)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"checkScopeExists": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    client = ControllerClient(f"tcp://127.0.0.1:{silent.sockets[0].getsockname()[1]},127.0.0.1:{port}")
+    client = ControllerClient(f"tcp://127.0.0.1:{silent.address[1]},127.0.0.1:{port}")
     try:
         async with asyncio.timeout(DEADLINE_S):
             assert await asyncio.gather(client.scope_exists("s"), client.scope_exists("t")) == [True, True]
     finally:
         await client.close()
         await server.stop(grace=None)
-        silent.close()
+        await silent.close()
 
 
 async def test_a_controller_in_trouble_does_not_end_a_writer(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.streamserver import stream_server
 from tailrace.cluster.cluster_identity import ClusterIdentity
 from tailrace.common import limits
 from tailrace_operator.cluster.tier2 import Credentials, MinioProbe, Tier2Error
@@ -24,34 +25,13 @@ MARK = b'{"format": 1, "cluster": "c", "containers": 4}'
 async def serving(answer: Answer) -> AsyncIterator[Tier2Spec]:
     """An endpoint that answers so."""
 
-    tasks: list[asyncio.Task[None]] = []
-
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-            await answer(writer)
-        finally:
-            if ends.is_set():
-                writer.transport.abort()
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+        await reader.readuntil(b"\r\n\r\n")
+        await answer(writer)
 
-    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.append(asyncio.ensure_future(serve(reader, writer)))
-
-    ends = asyncio.Event()
-    server = await asyncio.start_server(begin, "127.0.0.1", 0)
-    try:
-        host, port = server.sockets[0].getsockname()
+    async with stream_server(serve) as server:
+        host, port = server.address
         yield Tier2Spec("data", f"http://{host}:{port}", "minio", "streams")
-    finally:
-        server.close()
-        ends.set()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await server.wait_closed()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from harness.streamserver import stream_server
 from tailrace.cluster.endpoints import ContainerEndpoints, Endpoint
 from tailrace.cluster.prober import HelloProber
 from tailrace.common.http import listen
@@ -98,12 +99,13 @@ async def test_it_answers_clients_that_waited_and_leaves_the_socket_to_the_worke
     assert await reader.read() == b"", "the client must meet the worker"
     writer.close()
 
-    server = await asyncio.start_server(lambda _, made: made.close(), sock=listener.dup())  # the worker
-    reader, writer = await connect(listener)
-    assert await reader.read() == b""
-    writer.close()
-    server.close()
-    await server.wait_closed()
+    async def close(_: asyncio.StreamReader, made: asyncio.StreamWriter) -> None:
+        made.close()
+
+    async with stream_server(close, sock=listener.dup()):  # the worker
+        reader, writer = await connect(listener)
+        assert await reader.read() == b""
+        writer.close()
 
     reader, writer = await connect(listener)
     await stand_in.begin()  # and away again

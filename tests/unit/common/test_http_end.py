@@ -1,0 +1,68 @@
+"""How listeners for HTTP end: no connection outlasts them, nor holds them up (docs/operations/run.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+import pytest
+import uvicorn
+
+from harness.streamserver import read_to_the_end
+from tailrace.common import limits
+from tailrace.common.http import listen, serve_app
+
+DEADLINE_S = 120.0
+
+
+async def wait_for_the_end(scope: Any, receive: Any, send: Any) -> None:
+    """An application that never answers."""
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_comes_while_it_ends_does_not_hold_it_up(
+    turns: int, peer: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop has turned so many times since a client connected."""
+    monkeypatch.setattr(limits, "CLOSE_DEADLINE_S", 3600.0)
+    listener = listen("test", "127.0.0.1", 0)
+    address = listener.getsockname()
+    began = asyncio.Event()
+    serving = uvicorn.Server.main_loop
+
+    async def connect_last(server: uvicorn.Server) -> None:
+        began.set()
+        await serving(server)
+        with contextlib.suppress(BlockingIOError):
+            peer.connect(address)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(uvicorn.Server, "main_loop", connect_last)
+    async with asyncio.timeout(DEADLINE_S):
+        async with serve_app(wait_for_the_end, listener):
+            await began.wait()
+        await read_to_the_end(peer)
+
+
+async def test_a_request_that_outlasts_the_deadline_ends_with_its_connection(
+    peer: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CLOSE_DEADLINE_S", 1.0)
+    began = asyncio.Event()
+
+    async def begin(scope: Any, receive: Any, send: Any) -> None:
+        began.set()
+        await wait_for_the_end(scope, receive, send)
+
+    listener = listen("test", "127.0.0.1", 0)
+    async with asyncio.timeout(DEADLINE_S):
+        async with serve_app(begin, listener):
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(peer, listener.getsockname())
+            await loop.sock_sendall(peer, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await began.wait()
+        await read_to_the_end(peer)
