@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.threads import end_threads
 from tailrace.cluster import segment_mapping
 from tailrace.cluster.data_folder import open_data_folder
 from tailrace.common import limits
@@ -32,6 +33,7 @@ async def serve(data: Path, url: str, work: Callable[[Worker], Awaitable[None]])
         return [f"{each.state}: {each.reason}" for each in service.worker.status()]
     finally:
         await service.close()
+        end_threads()
         folder.close()
 
 

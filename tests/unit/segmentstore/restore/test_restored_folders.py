@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.threads import end_threads
 from tailrace.cluster import segment_mapping
 from tailrace.cluster.data_folder import last_epoch, open_data_folder, opened_epoch, read_data_folder
 from tailrace.common import limits
@@ -56,6 +57,7 @@ class Place:
             before = set(self.tier2.rglob("*"))
         finally:
             await service.close()
+            end_threads()
             folder.close()
         if killed:
             for path in set(self.tier2.rglob("*")) - before:

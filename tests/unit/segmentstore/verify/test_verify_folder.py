@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from harness.threads import end_threads
 from tailrace.cluster.data_folder import open_data_folder
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, IllegalStateError, StartError, UnavailableError
@@ -64,6 +65,7 @@ class Folder:
             await work(service.worker)  # type: ignore[misc]  # a coroutine function
         finally:
             await service.close()
+            end_threads()
             folder.close()
             for spare in self.path.glob("log/*/spare-*.log"):
                 spare.unlink()

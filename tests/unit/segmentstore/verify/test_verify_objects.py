@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.threads import end_threads
 from tailrace.cluster.data_folder import LogKind, open_data_folder
 from tailrace.cluster.segment_mapping import container_of
 from tailrace.common import limits
@@ -51,6 +52,7 @@ class Cluster:
             await work(service.worker)
         finally:
             await service.close()
+            end_threads()
             folder.close()
 
     async def verify(self, *, alone: bool = False) -> Report:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.threads import end_threads
 from tailrace.cluster.data_folder import LogKind, open_data_folder
 from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, StartError
@@ -50,6 +51,7 @@ async def served(path: Path, log: LogKind | None = None, tier2: Path | None = No
         yield service.worker
     finally:
         await service.close()
+        end_threads()
         folder.close()
 
 

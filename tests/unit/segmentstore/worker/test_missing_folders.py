@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.threads import end_threads
 from tailrace.cluster.data_folder import open_data_folder, take_epoch
 from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, StartError
@@ -43,6 +44,7 @@ async def serve(path: Path, work: Callable[[Worker], Awaitable[None]], tier2: st
         await work(service.worker)
     finally:
         await service.close()
+        end_threads()
         folder.close()
 
 
