@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import os
 import secrets
 import signal
@@ -79,26 +77,6 @@ def test_seed(request: pytest.FixtureRequest) -> Iterator[int]:
     """Return the seed of this run, for tests that draw their own random cases. The report of a failure repeats it."""
     yield SEED
     request.node.add_report_section("call", "seed", f"TAILRACE_TEST_SEED={SEED}")
-
-
-def _open_sockets() -> int:
-    with os.scandir("/proc/self/fd") as opened:
-        return sum(_is_socket(each.path) for each in opened)
-
-
-def _is_socket(path: str) -> bool:
-    with contextlib.suppress(FileNotFoundError):  # the listing's own descriptor
-        return os.readlink(path).startswith("socket:")
-    return False
-
-
-@pytest.fixture(autouse=True)
-def own_sockets() -> Iterator[None]:
-    """A test that loses an open socket fails for it; else the cycle collector would find it during some later test."""
-    before = _open_sockets()
-    yield
-    if _open_sockets() > before:
-        gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ class StreamServer:
         self._serve = serve
         self._server: asyncio.Server | None = None
         self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._errors: list[Exception] = []
+        self._errors: list[BaseException] = []
 
     async def start(self, **options: Any) -> None:
         """Listen on a port of 127.0.0.1, or on ``sock``; further options as asyncio.start_server has."""
@@ -49,7 +49,7 @@ class StreamServer:
             writer.transport.abort()
 
     async def close(self) -> None:
-        """Stop listening, end all connections and what serves them. Raises ExceptionGroup: errors of serving."""
+        """Stop listening, end all connections and what serves them. Raises BaseExceptionGroup: errors of serving."""
         assert self._server is not None
         await close_server(self._server)
         self.cut_connections()
@@ -58,7 +58,7 @@ class StreamServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn
         if self._errors:
-            raise ExceptionGroup("serving failed", self._errors)
+            raise BaseExceptionGroup("serving failed", self._errors)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve_one(reader, writer))
@@ -73,7 +73,7 @@ class StreamServer:
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task).transport.abort()
-        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._errors.append(error)
 
 

@@ -126,8 +126,8 @@ class TinyStore:
                 self.seen.append(command)
                 for reply in await self._answer(command, writers, writer):
                     writer.write(encode(reply))
-        except (asyncio.IncompleteReadError, ConnectionError, Cut):
-            writer.transport.abort()
+        except Cut:
+            writer.transport.abort()  # without what is written
 
     async def _answer(
         self, command: c.Command, writers: dict[bytes, str], writer: asyncio.StreamWriter

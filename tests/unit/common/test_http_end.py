@@ -1,4 +1,4 @@
-"""How listeners for HTTP end: no connection outlasts them, nor holds them up (docs/operations/run.md)."""
+"""How listeners for HTTP end: no connection outlasts them, nor holds them up."""
 
 from __future__ import annotations
 
