@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,23 @@ if TYPE_CHECKING:
 SERVER_OPTIONS = ("--retention-period", "1s")
 MINIMUM_BYTES, MAXIMUM_BYTES = 1_000, 2**40
 STEP_DEADLINE_S = 120.0
-SOME_ROUNDS_S = 4.0
+ROUNDS = 3
+"""Of retention: at least two of them begin after the writes, whose round may be going on."""
+
+
+def some_rounds(server: Endpoints) -> None:
+    """Wait until retention has looked twice at what was written before."""
+    end, ends_at_s = rounds(server) + ROUNDS, time.monotonic() + STEP_DEADLINE_S
+    while rounds(server) < end:
+        assert time.monotonic() < ends_at_s, "retention makes no rounds"
+        time.sleep(0.2)  # a client has nothing to wait for
+
+
+def rounds(server: Endpoints) -> int:
+    with urllib.request.urlopen(f"{server.rest}/metrics", timeout=STEP_DEADLINE_S) as answer:
+        found = re.search(r"^tailrace_controller_retention_rounds_total (\S+)$", answer.read().decode(), re.M)
+    assert found is not None, "the controller has no such metric"
+    return int(float(found[1]))
 
 
 def test_what_a_query_has_committed_goes_and_nothing_else(
@@ -57,15 +75,21 @@ def test_what_a_query_has_committed_goes_and_nothing_else(
     group = f"{scope}/spark"
     assert read(tmp_path / "query", group=group) == list(range(100))
     assert head() == 0, "a batch is committed before the next one"
+    write(range(100, 150))
+    some_rounds(server)
+    ends.append(write(range(150, 200)))
+    some_rounds(server)
+    assert head() == 0, "its first batch is not committed"
     for turn in range(1, 4):
         numbers = range(turn * 100, turn * 100 + 100)
-        ends.append(write(numbers))
+        if turn > 1:
+            ends.append(write(numbers))
         assert read(tmp_path / "query", group=group) == list(numbers)
         ends_at_s = time.monotonic() + STEP_DEADLINE_S
         while head() < ends[turn - 1]:
             assert time.monotonic() < ends_at_s, f"the head is at {head()}, the query at {ends[turn - 1]}"
             time.sleep(0.2)  # a client has nothing to wait for
         assert head() == ends[turn - 1], "as far as the query has committed"
-    time.sleep(SOME_ROUNDS_S)
+    some_rounds(server)
     assert head() == ends[-2]
     assert read(tmp_path / "other") == list(range(300, 400)), "what it has not committed is there"

@@ -1,9 +1,9 @@
-"""Where a query's first batch begins when it is repeated (docs/spark.md#offsets)."""
+"""Where a query's batches begin, and what its group publishes (docs/spark.md#offsets, #retention-follows-a-query)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -12,6 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tailrace.client.model import StreamName
 from tailrace.common.errors import BadRequestError
+from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.source.offsets import Positions
 from tailrace.pipelines.source.options import SourceOptions, parse_options
 from tailrace.pipelines.source.plan import Slice
@@ -144,3 +145,60 @@ def test_a_first_batch_of_other_streams_is_refused() -> None:
     query = reader(options(stream="s/a"), Navigator({A: {0: 10}}, {A: {0: 70}}))
     with pytest.raises(BadRequestError, match="the checkpoint is of s/b, the query reads s/a"):
         query.partitions(query.initialOffset(), {"s/a": {"0": 70}, "from": {"s/b": {"0": 10}}})
+
+
+class Group:
+    """A reader group that refuses positions before those that it has."""
+
+    def __init__(self, published: dict[StreamName, dict[int, int]]) -> None:
+        self.published = published
+        self.calls = 0
+
+    async def publish_cuts(self, cuts: Mapping[StreamName, StreamCut]) -> None:
+        self.calls += 1
+        for stream, cut in cuts.items():
+            before = self.published.get(stream, {})
+            if any(offset < before.get(segment, 0) for segment, offset in cut.positions.items()):
+                raise BadRequestError("the cut is not valid")
+            self.published[stream] = dict(cut.positions)
+
+
+def held(group: Group, starts: Positions, ends: Positions, streams: str = "s/a") -> StreamReader:
+    made = reader(options(streams=streams, group="s/g"), Navigator(starts, ends))
+    made._group = cast("Any", group)
+    return made
+
+
+def test_a_query_holds_its_beginning_before_it_has_read_anything() -> None:
+    group = Group({})
+    query = held(group, {A: {0: 10}}, {A: {0: 70}})
+    end = first_batch(query)
+    assert group.published == {A: {0: 10}}
+    query.partitions(query.initialOffset(), end)
+    query.latestOffset(end, ReadAllAvailable())
+    assert (group.published, group.calls) == ({A: {0: 10}}, 1), "only Spark says what is committed"
+    query.commit(end)
+    assert group.published == {A: {0: 70}}
+
+
+def test_a_query_that_goes_on_holds_what_its_checkpoint_has() -> None:
+    group = Group({A: {0: 10}})
+    held(group, {A: {0: 10}}, {A: {0: 90}}).latestOffset({"s/a": {"0": 70}}, ReadAllAvailable())
+    assert group.published == {A: {0: 70}}
+
+
+@pytest.mark.parametrize("initial", [True, False])
+def test_a_query_that_repeats_a_batch_holds_where_that_begins(initial: bool) -> None:
+    group, starts = Group({}), {A: {0: 10}}
+    end = first_batch(held(Group({}), starts, {A: {0: 70}}))
+    query = held(group, {A: {0: 80}}, {A: {0: 90}})
+    start = logged(query.initialOffset()) if initial else {"s/a": {"0": 30}}
+    query.partitions(start, end if initial else {"s/a": {"0": 70}})
+    query.latestOffset(end, ReadAllAvailable())
+    assert group.published == {A: {0: 10 if initial else 30}}, "not where it ends, which may not be committed yet"
+
+
+def test_a_query_leaves_later_positions_of_its_group_and_holds_its_other_streams() -> None:
+    group = Group({A: {0: 50}})
+    first_batch(held(group, {A: {0: 10}, B: {0: 5}}, {A: {0: 70}, B: {0: 40}}, "s/a,s/b"))
+    assert group.published == {A: {0: 50}, B: {0: 5}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from tailrace.pipelines.source.offsets import Positions
     from tailrace.pipelines.source.options import SourceOptions
 
+_LOG = structlog.get_logger(__name__)
+
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads streams batch by batch. The driver plans, executors read; they get this object without its client."""
@@ -58,6 +61,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cuts: RecordedCuts | None = None
         self._ends: Positions | None = None
         self._is_checked = False
+        self._is_held = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_schema": self._schema, "_client": None}
@@ -116,6 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._connected()
         positions = from_offset(start, self._named)
         begin = positions if self._is_initial(start) else None
+        self._hold(positions)
         self._check_end(positions)
         bounds = ReadLimits(
             max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
@@ -180,6 +185,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = (from_offset(offset, self._named) for offset in (start, end))
         if self._is_initial(start):
             first = begin_of(end, self._named) or first
+        self._hold(first)
         parts = [Part(piece) for piece in slices(first, last)]
         if asks_for_times(self._options, self._schema):
             client, _ = self._connected()
@@ -192,16 +198,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, SlicePartition)
         return record_batches(self._options, self._schema, partition)
 
+    def _hold(self, positions: Positions) -> None:
+        """Publish where this run's first batch begins, once: before a group has a position it holds nothing back.
+
+        Raises:
+            WriteConflictError: the group was reset or created again. NoSuchStreamError: a stream was deleted.
+        """
+        self._connected()
+        if self._group is None or self._is_held:
+            return
+        for stream in positions:
+            try:
+                self._publish(self._group, {stream: positions[stream]})
+            except BadRequestError as error:
+                # An earlier query has published a later one. This query finds for itself what is gone before that.
+                _LOG.info("position_not_published", group=self._options.group, reason=str(error))
+        self._is_held = True
+
+    def _publish(self, group: ReaderGroup, positions: Positions) -> None:
+        client, _ = self._connected()
+        client.run(group.publish_cuts({each: cut_of(each, positions) for each in positions}))
+
     def commit(self, end: dict[str, Any]) -> None:
         """Publish the position for retention, as the reader group of the options.
 
         Raises:
             WriteConflictError: the group was reset or created again. BadRequestError: it published a later position.
         """
-        client, _ = self._connected()
+        self._connected()
         if self._group is not None:
-            positions = from_offset(end, self._options.streams)
-            client.run(self._group.publish_cuts({each: cut_of(each, positions) for each in positions}))
+            self._publish(self._group, from_offset(end, self._options.streams))
 
     def stop(self) -> None:
         """Close the driver's client."""
