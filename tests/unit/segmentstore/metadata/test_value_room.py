@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +70,29 @@ def test_a_segment_larger_than_the_room_loses_its_own_values() -> None:
     segment = segment_with("a", clean=50)
     room.count(segment)
     assert segment.clean_values == 10
+
+
+def test_the_search_looks_once_at_each_segment_where_all_values_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    room, searched = room_for(10), Counter[str]()
+    evict = Segment.evict_values
+
+    def count(segment: Segment, wanted: int, scan_max: int) -> tuple[int, int]:
+        searched[segment.name] += 1
+        return evict(segment, wanted, scan_max)
+
+    segments = [segment_with(name, clean=10) for name in "abc"]
+    for segment in segments:
+        segment.hold(map(key_of, range(10)))
+        room.count(segment)
+    monkeypatch.setattr(Segment, "evict_values", count)
+    room.count(segments[0])
+    assert searched == {"a": 1, "b": 1, "c": 1}
+    assert room.used_bytes == 30 * VALUE_BYTES
+    searched.clear()
+    segments[2].release(map(key_of, range(4)))
+    room.count(segments[0])
+    assert segments[2].clean_values == 6, "found behind segments without any"
+    assert max(searched.values()) <= 3, "twice around, and c once more for the rest of it"
 
 
 def test_values_in_use_stay_and_others_leave_instead() -> None:
