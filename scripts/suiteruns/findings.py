@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from suiteruns.catalogue import FUZZ_RUNS, FUZZ_SECONDS, GROUPS, REPOSITORY, SIMULATOR, Plan
+from suiteruns.catalogue import FUZZ_RUNS, FUZZ_SECONDS, GROUPS, REPOSITORY, SEEDS_SECONDS, SIMULATOR, Plan
 from suiteruns.scheduler import Job
 
 COLLECT_LIMIT_S = 300
@@ -109,7 +109,8 @@ def not_in_this_run(names: Sequence[str], cases: Sequence[Case], plan: Plan) -> 
     if "simulation/bugs" in names:
         lines.append("planted bugs of other days (make simulate-bugs: all of them)")
     if "simulation/seeds" in names:
-        lines.append("15 minutes of fresh seeds of the simulator; here 2 minutes from seed 0")
+        which = " of half of the workloads, the other half tomorrow" if plan.extras else ""
+        lines.append(f"15 minutes of fresh seeds of the simulator; here {SEEDS_SECONDS} s from seed 0{which}")
     if "fuzz" in names:
         minutes = FUZZ_SECONDS // 60
         lines.append(f"{minutes} minutes of fuzzing from a fresh seed; here {FUZZ_RUNS} inputs of each target")

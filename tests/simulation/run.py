@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sim import document, report
 from sim.bugs import BUGS
 from sim.bugs.registry import MEASURED, Measured, measured, of_day
-from sim.catalogue import RARE_FAULTS, WORKLOADS
+from sim.catalogue import RARE_FAULTS, WORKLOADS, workloads_of
 from sim.faults import missing
 from sim.hunting import SECONDS_MAX, SEEDS_MAX, Bounds, Hunted, found_everywhere, hunt, hunt_all
 from sim.seeds import SeedRun, Totals, run_many, run_seed
@@ -57,6 +57,8 @@ def _done(options: argparse.Namespace) -> int:
     if options.bug is not None or options.bugs_of is not None:
         return _bugs(options)
     names = [options.workload] if options.workload else list(WORKLOADS)
+    if options.workloads_of is not None:
+        names = list(workloads_of(options.workloads_of))
     unknown = [name for name in names if name not in WORKLOADS]
     if unknown:
         print(f"there is no workload {unknown[0]}; there are {', '.join(WORKLOADS)}", file=sys.stderr)
@@ -70,7 +72,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--seed", type=int, help="run this seed alone, with tracebacks")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--workload", help="this workload alone")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--workload", help="this workload alone")
+    by_date = "half of the workloads, by date"
+    which.add_argument("--workloads-of", type=datetime.date.fromisoformat, metavar="DATE", help=by_date)
     parser.add_argument("--jobs", type=_at_least_one, default=1, help="processes that share the work")
     parser.add_argument("--bug", help="hunt these planted bugs (with commas); list: print all names; all: hunt all")
     parser.add_argument("--bugs-of", type=datetime.date.fromisoformat, help="hunt at most ten planted bugs, by date")

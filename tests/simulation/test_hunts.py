@@ -17,7 +17,7 @@ import run
 from sim import document, hunting
 from sim.bugs import BUGS
 from sim.bugs.registry import PER_DAY, Plant, PlantedBug, Workload, bug, measured, of_day
-from sim.catalogue import RARE_FAULTS, WORKLOADS
+from sim.catalogue import RARE_FAULTS, WORKLOADS, workloads_of
 from sim.faults import ENABLED_IN_SEEDS_MIN, missing
 from sim.hunting import PRODUCT, Bounds, Notice, checker_of, finds, hunt, hunt_all, notice
 from sim.report import console, hunted_lines, seeds_tables
@@ -281,6 +281,16 @@ def test_each_bug_has_its_turn() -> None:
         assert max(spent) - min(spent) <= 7.5, "cheap and dear ones on each day"
     costs = [(1.0, name) for name in BUGS]
     assert of_day(day, costs) == of_day(day, reversed(costs))
+
+
+def test_each_workload_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    day = datetime.date(2026, 11, 21)
+    chosen = [workloads_of(day + datetime.timedelta(days=number)) for number in range(2)]
+    assert sorted(name for names in chosen for name in names) == sorted(WORKLOADS)
+    ran: list[str] = []
+    monkeypatch.setattr(run, "_seeds", lambda names, options: ran.extend(names) or 0)
+    assert run.main(["--workloads-of", day.isoformat()]) == 0
+    assert tuple(ran) == chosen[0]
 
 
 def test_the_list_of_bugs(capsys: pytest.CaptureFixture[str]) -> None:

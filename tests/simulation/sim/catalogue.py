@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from typing import Protocol
 
@@ -51,6 +52,18 @@ WORKLOADS: dict[str, Callable[[int], Workload]] = {
     "moving": MovingWorkload,
     "ownership": OwnershipWorkload,
 }
+
+TURNS = (
+    ("log", "objectlog", "container", "tier2", "recovery", "tables", "cluster"),
+    ("objectcontainer", "snapshots", "pressure", "server", "fleet", "moving", "ownership"),
+)
+"""Workloads whose seeds CI runs in turn, from day to day: about equally long."""
+
+
+def workloads_of(day: datetime.date) -> tuple[str, ...]:
+    """Return the workloads that have their turn on a day."""
+    return TURNS[day.toordinal() % len(TURNS)]
+
 
 RARE_FAULTS: frozenset[tuple[str, str]] = frozenset(
     {

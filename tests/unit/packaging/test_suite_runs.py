@@ -132,7 +132,7 @@ def test_a_job_gives_way_with_its_whole_session(tmp_path: Path) -> None:
 
 
 def test_a_job_without_room_does_not_hold_up_those_behind_it(note: Path, tmp_path: Path) -> None:
-    run([noting(note, "a", "c"), noting(note, "b", cores=2.0), noting(note, "c", "a")], tmp_path)
+    run([noting(note, "a", "c"), noting(note, "b", cores=3.0), noting(note, "c", "a")], tmp_path)
     words = note.read_text().split()
     assert words.index("+c") < words.index("-a") < words.index("+b")
 
@@ -357,6 +357,18 @@ def test_everything_gives_way_to_what_measures_how_long_clients_wait(profile: st
     assert {job.nice for job in jobs.values() if job.measures} == {0}
     assert {job.nice for job in others if job.report is not None} == {catalogue.NICE}
     assert {job.nice for job in others if job.report is None} == {catalogue.NICEST}
+
+
+@pytest.mark.parametrize(
+    ("extras", "profile", "turns"), [(True, "ci", True), (False, "ci", False), (True, "full", False)]
+)
+def test_only_ci_runs_the_seeds_of_half_of_the_workloads(extras: bool, profile: str, turns: bool) -> None:
+    plan = replace(PLAN, extras=extras, profile=profile)
+    (seeds,) = catalogue.jobs(["simulation/seeds"], plan)
+    assert ("--workloads-of" in seeds.command) == turns
+    assert not turns or seeds.command[seeds.command.index("--workloads-of") + 1] == PLAN.day.isoformat()
+    said = [line for line in findings.not_in_this_run(["simulation/seeds"], [], plan) if "fresh seeds" in line]
+    assert [("half of the workloads" in line) for line in said] == ([] if profile == "full" else [turns])
 
 
 def test_what_computes_takes_one_core_beside_what_measures() -> None:
