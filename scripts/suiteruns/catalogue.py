@@ -314,7 +314,7 @@ def _pure(plan: Plan) -> Job:
 
 
 def _seeds(plan: Plan) -> Job:
-    """Seeds of the simulator: the same ones in the short form (in CI of half of the workloads), others in the long one."""
+    """Seeds of the simulator: the same in the short form (in CI of half of the workloads), others in the long one."""
     first, seconds = (plan.seed, 900) if plan.is_full else (0, SEEDS_SECONDS)
     workers = plan.seed_workers or plan.workers
     options = ("--first", str(first), "--seconds", str(seconds), "--jobs", str(workers))
