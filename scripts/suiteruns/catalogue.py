@@ -317,7 +317,7 @@ def _seeds(plan: Plan) -> Job:
     """Seeds of the simulator: the same in the short form (in CI of half of the workloads), others in the long one."""
     first, seconds = (plan.seed, 900) if plan.is_full else (0, SEEDS_SECONDS)
     workers = plan.seed_workers or plan.workers
-    options = ("--first", str(first), "--seconds", str(seconds), "--jobs", str(workers))
+    options: tuple[str, ...] = ("--first", str(first), "--seconds", str(seconds), "--jobs", str(workers))
     if plan.extras and not plan.is_full:
         options += ("--workloads-of", plan.day.isoformat())
     # The long form has other seeds each time: in so many, a fault that is on in an eighth of them happens.
