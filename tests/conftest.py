@@ -21,6 +21,9 @@ import structlog
 if TYPE_CHECKING:
     from harness.minio import MinioProcess
 
+# Else each logged traceback is drawn with frames and local variables, which takes longer than most tests.
+structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROFILE = os.environ.get("TAILRACE_TEST_PROFILE", "ci")
 SEED = int(os.environ.get("TAILRACE_TEST_SEED", "0")) or secrets.randbelow(2**32)

@@ -287,10 +287,15 @@ def test_each_workload_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     day = datetime.date(2026, 11, 21)
     chosen = [workloads_of(day + datetime.timedelta(days=number)) for number in range(2)]
     assert sorted(name for names in chosen for name in names) == sorted(WORKLOADS)
-    ran: list[str] = []
-    monkeypatch.setattr(run, "_seeds", lambda names, options: ran.extend(names) or 0)
+    ran: list[tuple[str, ...]] = []
+
+    def seeds(names: list[str], options: object) -> int:
+        ran.append(tuple(names))
+        return 0
+
+    monkeypatch.setattr(run, "_seeds", seeds)
     assert run.main(["--workloads-of", day.isoformat()]) == 0
-    assert tuple(ran) == chosen[0]
+    assert ran == [chosen[0]]
 
 
 def test_the_list_of_bugs(capsys: pytest.CaptureFixture[str]) -> None:

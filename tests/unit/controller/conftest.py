@@ -389,7 +389,7 @@ async def until(condition: Callable[[], Any], turns: int = 20_000) -> None:
     for turn in range(turns):
         if await condition():
             return
-        await asyncio.sleep(0 if turn < 1000 else 0.001)
+        await asyncio.sleep(0 if turn < 100 else 0.001)
     raise AssertionError("the condition never held")
 
 

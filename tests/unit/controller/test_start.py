@@ -131,6 +131,6 @@ async def test_work_without_room_is_adopted_when_there_is_room(world: Any) -> No
     for number in range(4):
         await first.services.call("createStream", stream(f"s{number}"))
     await first.close()
-    assert len(world.metadata.dump()[PENDING_TABLE]) == 4
+    assert len(world.metadata.dump_table(PENDING_TABLE)) == 4
     await world.start(seed=2, sole=True, look_s=0.01, rescan_s=0.02, streams_max=2)
-    await eventually(lambda: not world.metadata.dump()[PENDING_TABLE])
+    await eventually(lambda: not world.metadata.dump_table(PENDING_TABLE))

@@ -250,6 +250,10 @@ class MemoryMetadataStore:
         """Return all records without versions, for tests that compare end states."""
         return {table: {key: value for key, (value, _) in sorted(rows.items())} for table, rows in self._tables.items()}
 
+    def dump_table(self, table: str) -> dict[bytes, bytes]:
+        """Return the records of one table without versions, for tests that wait for a change of it."""
+        return {key: value for key, (value, _) in sorted(self._rows(table).items())}
+
     def _rows(self, table: str) -> dict[bytes, tuple[bytes, int]]:
         rows = self._tables.get(table)
         if rows is None:

@@ -214,7 +214,7 @@ async def test_the_only_controller_owns_all_and_writes_no_heartbeats(world: Any)
     controller.services.core.endpoints.append(("one", 9090))
     await controller.start()
     assert await mapping(controller) == {"one:9090": list(range(BUCKETS))}
-    assert world.metadata.dump()[CONTROLLERS_TABLE] == {}
+    assert world.metadata.dump_table(CONTROLLERS_TABLE) == {}
 
 
 async def test_no_error_ends_the_adoption_of_work(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +264,7 @@ class SlowTable:
 
 
 def beat_of(world: Any, controller: Any) -> int:
-    stored = world.metadata.dump()[CONTROLLERS_TABLE][f"instance/{controller.instance}".encode()]
+    stored = world.metadata.dump_table(CONTROLLERS_TABLE)[f"instance/{controller.instance}".encode()]
     return decode(InstanceRecord, stored, "heartbeat").beat
 
 

@@ -33,7 +33,7 @@ def start_of(world: Any, stream: str) -> int:
 
 
 def listed(world: Any) -> set[bytes]:
-    return set(world.metadata.dump()[RETENTION_TABLE])
+    return set(world.metadata.dump_table(RETENTION_TABLE))
 
 
 @pytest.fixture

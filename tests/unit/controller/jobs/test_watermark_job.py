@@ -127,7 +127,7 @@ async def note(api: Any, writer: str, time: int, position: dict[int, int]) -> in
 
 
 def listed(world: Any) -> set[bytes]:
-    return set(world.metadata.dump()[MARKED_TABLE])
+    return set(world.metadata.dump_table(MARKED_TABLE))
 
 
 async def rounds(controller: Any, until: Any, count: int = 2) -> None:
@@ -495,7 +495,7 @@ async def test_a_stream_that_is_being_deleted_gets_no_more_marks(world: Any, mak
             await note(api, writer, 20, {0: 0})
     released.set()
     assert (await deleting).status == pb.DeleteStreamStatus.SUCCESS
-    assert [key for key in world.metadata.dump()[KEY.table] if key.startswith(b"scope/stream/")] == []
+    assert [key for key in world.metadata.dump_table(KEY.table) if key.startswith(b"scope/stream/")] == []
 
 
 async def test_a_mark_that_an_earlier_stream_of_the_name_left_counts_for_nothing(world: Any, make_api: Any) -> None:
@@ -509,6 +509,6 @@ async def test_a_mark_that_an_earlier_stream_of_the_name_left_counts_for_nothing
     made = await api.begin()
     assert await api.commit(made.txnId, writerId="b", timestamp=20) == pb.TxnStatus.SUCCESS
     await api.until_state(made.txnId, pb.TxnState.COMMITTED)
-    stored = {writer: world.metadata.dump()[KEY.table][KEY.writer(writer)] for writer in ("a", "b")}
+    stored = {writer: world.metadata.dump_table(KEY.table)[KEY.writer(writer)] for writer in ("a", "b")}
     times = {writer: decode(WriterMark, value, "test").timestamp for writer, value in stored.items()}
     assert times == {"a": 10, "b": 20}

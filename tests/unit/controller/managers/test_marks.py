@@ -23,7 +23,7 @@ async def note(api: Any, time: int, position: dict[int, int], writer: str = "w")
 
 def stored(world: Any, writer: str = "w") -> tuple[int, dict[int, int]]:
     """The time and position of a writer's mark."""
-    mark = decode(WriterMark, world.metadata.dump()[KEY.table][KEY.writer(writer)], "test")
+    mark = decode(WriterMark, world.metadata.dump_table(KEY.table)[KEY.writer(writer)], "test")
     return mark.timestamp, mark.position
 
 
@@ -118,5 +118,5 @@ async def test_a_writer_that_was_removed_counts_again_when_it_notes_the_same_tim
     assert await note(api, 10, {0: 5, 1: 7}) == SUCCESS
     await api.call("removeWriter", pb.RemoveWriterRequest(writer="w", stream=api.info))
     assert await note(api, 10, {1: 7}) == SUCCESS
-    found = decode(WriterMark, world.metadata.dump()[KEY.table][KEY.writer("w")], "test")
+    found = decode(WriterMark, world.metadata.dump_table(KEY.table)[KEY.writer("w")], "test")
     assert (found.timestamp, found.position, found.alive) == (10, {0: 5, 1: 7}, True)

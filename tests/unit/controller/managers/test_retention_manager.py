@@ -101,7 +101,7 @@ class Bench:
 
     def record(self) -> RetentionRecord:
         """The retention set; every cut that it lists is stored, and no other."""
-        rows = self.world.metadata.dump()[TABLE]
+        rows = self.world.metadata.dump_table(TABLE)
         stored = rows.get(KEY.retention(0))
         record = RetentionRecord() if stored is None else decode(RetentionRecord, stored, "test")
         cuts = {key for key in rows if key.startswith(KEY.retention(0) + b"/")}
@@ -456,7 +456,7 @@ async def test_deletion_leaves_no_record(bench: Bench) -> None:
     assert bench.record().recorded
     await bench.api.call("sealStream", bench.api.info)
     await bench.api.call("deleteStream", bench.api.info)
-    assert [key for key in bench.world.metadata.dump()[TABLE] if key.startswith(b"scope/stream/")] == []
+    assert [key for key in bench.world.metadata.dump_table(TABLE) if key.startswith(b"scope/stream/")] == []
 
 
 @pytest.mark.parametrize("after_effect", [False, True])

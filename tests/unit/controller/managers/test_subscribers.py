@@ -61,7 +61,7 @@ async def all_of(api: Any) -> dict[str, Subscriber]:
 
 def keys_of_subscribers(world: Any, incarnation: int = 0) -> list[bytes]:
     prefix = KEY.subscriber(incarnation, "")
-    return [key for key in world.metadata.dump()[TABLE] if key.startswith(prefix)]
+    return [key for key in world.metadata.dump_table(TABLE) if key.startswith(prefix)]
 
 
 def earlier_form(found: dict[str, Subscriber]) -> bytes:
@@ -75,7 +75,7 @@ async def store_earlier(world: Any, found: dict[str, Subscriber]) -> None:
 
 
 def index_of(world: Any) -> SubscribersRecord:
-    return decode(SubscribersRecord, world.metadata.dump()[TABLE][KEY.subscribers], "test")
+    return decode(SubscribersRecord, world.metadata.dump_table(TABLE)[KEY.subscribers], "test")
 
 
 @pytest.mark.timeout(300)
@@ -95,7 +95,7 @@ async def test_200_subscribers_with_1000_segments_each(api: Any, world: Any, mon
     assert dict(found.cut) == dict.fromkeys(range(SEGMENTS), 42)
     history = await api.call("streamHistory", pb_operator.StreamHistoryRequest(scope="scope", stream="stream"))
     assert [each.subscriber for each in history.subscribers] == names[:20], "what one message has room for"
-    largest = max(len(value) for value in world.metadata.dump()[TABLE].values())
+    largest = max(len(value) for value in world.metadata.dump_table(TABLE).values())
     assert largest < 100_000
     reads: list[int] = []
     real = world.metadata.get
@@ -186,7 +186,7 @@ async def test_a_deleted_stream_leaves_no_subscriber_to_the_next_of_its_name(api
     assert late is PublishResult.NOT_SUBSCRIBED
     let_go.set()
     assert (await deleting).status == pb.DeleteStreamStatus.SUCCESS
-    assert [key for key in world.metadata.dump()[TABLE] if b"/s" in key[len(KEY.root) :]] == []
+    assert [key for key in world.metadata.dump_table(TABLE) if b"/s" in key[len(KEY.root) :]] == []
     assert (await api.call("createStream", api.config())).status == pb.CreateStreamStatus.SUCCESS
     assert await listed(api) == []
 

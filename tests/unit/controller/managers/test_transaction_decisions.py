@@ -28,12 +28,12 @@ OK, FAILED = pb.TxnStatus.SUCCESS, pb.TxnStatus.FAILURE
 
 
 def root_of(world: Any) -> StreamRecord:
-    return decode(StreamRecord, world.metadata.dump()[TABLE][KEY.root], "test")
+    return decode(StreamRecord, world.metadata.dump_table(TABLE)[KEY.root], "test")
 
 
 def opened_in(world: Any) -> set[bytes]:
     """All open transactions; the root counts exactly these."""
-    rows = world.metadata.dump()[TABLE]
+    rows = world.metadata.dump_table(TABLE)
     found = [
         item for key in shard_keys(KEY) if key in rows for item in decode(OpenShard, rows[key], "test").transactions
     ]
@@ -127,14 +127,14 @@ async def test_the_root_stays_small_and_a_seal_aborts_all(api: Any, world: Any) 
     await api.setup()
     await asyncio.gather(*(api.begin() for _ in range(300)))
     assert len(opened_in(world)) == 300
-    rows = world.metadata.dump()[TABLE]
+    rows = world.metadata.dump_table(TABLE)
     assert len(rows[KEY.root]) < 800
     assert max(len(rows[key]) for key in shard_keys(KEY)) < 200
     assert (await api.call("sealStream", api.info)).status == pb.UpdateStreamStatus.SUCCESS
     assert opened_in(world) == set()
     assert world.segments.names("scope/stream/") == ["scope/stream/0.#epoch.0"]
     assert (await api.call("deleteStream", api.info)).status == pb.DeleteStreamStatus.SUCCESS
-    left = [key for key in world.metadata.dump()[TABLE] if key.startswith(KEY.root)]
+    left = [key for key in world.metadata.dump_table(TABLE) if key.startswith(KEY.root)]
     assert left == [KEY.root]
 
 
@@ -241,7 +241,7 @@ async def test_a_renewal_differs_from_all_before_whatever_the_clocks_say(
     context = watching.controller.services.core.context
 
     def stored() -> Any:
-        record = decode(TransactionRecord, world.metadata.dump()[TABLE][KEY.transaction(transaction_id)], "txn")
+        record = decode(TransactionRecord, world.metadata.dump_table(TABLE)[KEY.transaction(transaction_id)], "txn")
         return lease_of(record, context.config)
 
     seen = [stored()]
@@ -262,7 +262,7 @@ async def test_a_renewal_that_is_made_greater_may_end_with_the_longest_life(api:
     txn = (await api.begin()).txnId
     record = TransactionRecord
     item = KEY.transaction(txn.lowBits.to_bytes(16, "big"))
-    left_ms = decode(record, world.metadata.dump()[TABLE][item], "txn").max_expires_ms - world.clock.ms
+    left_ms = decode(record, world.metadata.dump_table(TABLE)[item], "txn").max_expires_ms - world.clock.ms
     world.clock.ms += left_ms - 20_000
     for _ in range(3):
         assert (await api.call("pingTransaction", ping(api, txn))).status == pb.PingTxnStatus.OK

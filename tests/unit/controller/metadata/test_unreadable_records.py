@@ -42,7 +42,7 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 
 async def spoil(world: Any, table: str, key: bytes, how: str) -> None:
     """Replace a stored record by one that this program cannot read."""
-    value = world.metadata.dump()[table][key]
+    value = world.metadata.dump_table(table)[key]
     await world.metadata.put(table, [Put(key, CHANGES[how](value), UNCONDITIONAL)])
 
 

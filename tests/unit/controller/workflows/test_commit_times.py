@@ -25,7 +25,7 @@ REMOVED, UNKNOWN = pb.RemoveWriterResponse.SUCCESS, pb.RemoveWriterResponse.UNKN
 
 def mark(world: Any, writer: str = "w") -> WriterMark | None:
     """The mark of a writer."""
-    found = world.metadata.dump()[KEY.table].get(KEY.writer(writer))
+    found = world.metadata.dump_table(KEY.table).get(KEY.writer(writer))
     return None if found is None else decode(WriterMark, found, "test")
 
 

@@ -82,7 +82,7 @@ async def make_transactions_of_earlier_versions(api: Any, world: Any) -> None:
     found = dict(zip(shard_keys(KEY), await world.metadata.get(KEY.table, shard_keys(KEY)), strict=True))
     shards = {item: decode(OpenShard, each.value, "") for item, each in found.items() if each is not None}
     opened = tuple(sorted(item for shard in shards.values() for item in shard.transactions))
-    root = decode(StreamRecord, world.metadata.dump()[KEY.table][KEY.root], "")
+    root = decode(StreamRecord, world.metadata.dump_table(KEY.table)[KEY.root], "")
     assert (len(opened), root.open_count) == (3, 3)
     earlier = msgspec.structs.replace(root, open_count=0, open_digest=0, open_transactions=opened)
     await world.metadata.put(KEY.table, [Put(KEY.root, encode(earlier), UNCONDITIONAL)])
@@ -383,7 +383,7 @@ async def run(
         await scenario.act(api, world)
 
     async def is_idle() -> bool:
-        return has_open or not world.metadata.dump()[PENDING_TABLE]
+        return has_open or not world.metadata.dump_table(PENDING_TABLE)
 
     has_open = scenario.prepare in (
         make_transactions,
@@ -459,7 +459,7 @@ async def run_beside(scenario: Scenario, world: Any, make_api: Any, crash: Any, 
 
 async def is_settled(api: Any, world: Any, survivor: Any) -> bool:
     """Whether the survivor has all that is pending, and only open transactions keep it pending."""
-    marks = [decode(PendingRecord, value, "") for value in world.metadata.dump()[PENDING_TABLE].values()]
+    marks = [decode(PendingRecord, value, "") for value in world.metadata.dump_table(PENDING_TABLE).values()]
     if any(mark.instance != survivor.instance for mark in marks):
         return False
     states = set()

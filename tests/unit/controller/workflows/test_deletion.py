@@ -32,7 +32,7 @@ async def sealed(api: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def records(world: Any) -> list[bytes]:
     """The keys of the stream's records."""
-    return [key for key in world.metadata.dump()[KEY.table] if key == KEY.root or key.startswith(KEY.root + b"/")]
+    return [key for key in world.metadata.dump_table(KEY.table) if key == KEY.root or key.startswith(KEY.root + b"/")]
 
 
 async def test_a_step_that_fails_loses_no_progress(sealed: Any, world: Any) -> None:

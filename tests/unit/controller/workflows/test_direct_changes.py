@@ -64,7 +64,7 @@ def errors(logs: list[Any], txn: pb.TxnId) -> list[str]:
 async def is_settled(world: Any) -> bool:
     """Return whether all decided transactions have ended, without a call that a crash would count."""
     key = StreamKey("scope", "stream")
-    stored = world.metadata.dump()[key.table][key.root]
+    stored = world.metadata.dump_table(key.table)[key.root]
     root = decode(StreamRecord, stored, "root")
     return not (root.commit_queue or root.commit_batch or root.abort_queue)
 
@@ -295,7 +295,7 @@ async def test_the_state_is_the_same_after_a_crash_at_any_call(
             assert not [name for name in fresh.segments.names(S) if "#transaction" in name]
 
             async def is_idle(fresh: Any = fresh) -> bool:
-                return not fresh.metadata.dump()[PENDING_TABLE]
+                return not fresh.metadata.dump_table(PENDING_TABLE)
 
             await wait_until(is_idle)
             await seal_and_delete(api)

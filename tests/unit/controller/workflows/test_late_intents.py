@@ -127,7 +127,7 @@ async def start(world: Any, make_api: Any, late: Late, **settings: Any) -> Any:
 
 def marks(world: Any) -> list[bytes]:
     """Those of groups, tables and scopes."""
-    return [key for key in world.metadata.dump()[PENDING_TABLE] if not key.startswith(b"stream/")]
+    return [key for key in world.metadata.dump_table(PENDING_TABLE) if not key.startswith(b"stream/")]
 
 
 async def until(condition: Callable[[], bool]) -> None:

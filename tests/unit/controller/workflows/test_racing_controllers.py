@@ -278,10 +278,10 @@ async def test_a_refused_call_takes_no_mark_of_a_workflow_that_begins(pair: Pair
     async with asyncio.timeout(DEADLINE_S):
         while entities.active:  # noqa: ASYNC110 - the refused call may resume what it found
             await asyncio.sleep(0.001)
-    assert [key for key in world.metadata.dump()[PENDING_TABLE] if key.startswith(b"group/")]
+    assert [key for key in world.metadata.dump_table(PENDING_TABLE) if key.startswith(b"group/")]
     holding.set()
     assert (await deleting).status == pb.DeleteReaderGroupStatus.SUCCESS
-    assert not [key for key in world.metadata.dump()[PENDING_TABLE] if key.startswith(b"group/")]
+    assert not [key for key in world.metadata.dump_table(PENDING_TABLE) if key.startswith(b"group/")]
 
 
 async def test_a_controller_that_starts_takes_no_mark_of_a_workflow_that_begins(
@@ -307,7 +307,7 @@ async def test_a_controller_that_starts_takes_no_mark_of_a_workflow_that_begins(
         return not started._entities.active
 
     await wait_until(adopted)
-    assert [key for key in world.metadata.dump()[PENDING_TABLE] if key.startswith(b"group/")]
+    assert [key for key in world.metadata.dump_table(PENDING_TABLE) if key.startswith(b"group/")]
     holding.set()
     assert (await deleting).status == pb.DeleteReaderGroupStatus.SUCCESS
 
@@ -322,6 +322,6 @@ async def test_marks_of_dead_controllers_and_of_earlier_versions_end(world: Any,
     await world.start(seed=3, sole=True, look_s=0.01, rescan_s=0.02, requests_deadline_s=2.0)
 
     async def ended() -> bool:
-        return not any(key.startswith(b"group/") for key in world.metadata.dump()[PENDING_TABLE])
+        return not any(key.startswith(b"group/") for key in world.metadata.dump_table(PENDING_TABLE))
 
     await wait_until(ended)

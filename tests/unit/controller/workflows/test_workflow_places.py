@@ -104,7 +104,7 @@ async def test_scopes_that_are_adopted_into_all_places_are_deleted_with_their_co
     await until(lambda: valve.held == PLACES)
     await first.close()
     await asyncio.gather(*calls, return_exceptions=True)
-    marks = [key for key in world.metadata.dump()[PENDING_TABLE] if not key.startswith(b"stream/")]
+    marks = [key for key in world.metadata.dump_table(PENDING_TABLE) if not key.startswith(b"stream/")]
     assert len(marks) == PLACES
     assert all(key.startswith(b"scope/") for key in marks)
 
@@ -138,6 +138,6 @@ async def test_a_change_whose_answer_is_lost_goes_on_in_its_own_place(world: Any
         await api.call("deleteScopeRecursive", SCOPES[0])
     begins = False
     assert lost == 1
-    await until(lambda: not any(key.startswith(b"scope/") for key in world.metadata.dump()[PENDING_TABLE]))
+    await until(lambda: not any(key.startswith(b"scope/") for key in world.metadata.dump_table(PENDING_TABLE)))
     assert not (await api.call("checkScopeExists", SCOPES[0])).exists
     assert world.segments.names(f"{SCOPES[0].scope}/") == []

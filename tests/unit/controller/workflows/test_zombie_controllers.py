@@ -446,7 +446,7 @@ async def test_a_stream_stays_pending_while_one_of_two_controllers_counts_on_it(
     opened = await second.begin()
     crash.crashed = True
     await second.controller.close()
-    pending = world.metadata.dump()[PENDING_TABLE]
+    pending = world.metadata.dump_table(PENDING_TABLE)
     assert b"stream/scope/stream" in pending, "no controller will ever end the lease of the transaction"
     assert opened.txnId
 
@@ -486,7 +486,7 @@ async def test_a_write_that_takes_longer_than_the_mark_is_kept_leaves_no_work_un
     await writing.setup(1)
 
     def is_marked() -> bool:
-        return b"stream/scope/stream" in world.metadata.dump()[PENDING_TABLE]
+        return b"stream/scope/stream" in world.metadata.dump_table(PENDING_TABLE)
 
     async def has_no_mark() -> bool:
         return not is_marked()
@@ -582,7 +582,7 @@ def noted(api: Any, writer: str, timestamp: int, position: dict[int, int]) -> An
 def marks_of(api: Any, world: Any) -> tuple[set[str], set[str]]:
     """(the writers that the stream's root lists, the writers that have marks)."""
     key = StreamKey(api.scope, api.stream)
-    rows = world.metadata.dump()[key.table]
+    rows = world.metadata.dump_table(key.table)
     prefix = key.writer("")
     marks = {row.removeprefix(prefix).decode() for row in rows if row.startswith(prefix)}
     return set(decode(StreamRecord, rows[key.root], "root").writers), marks
@@ -649,7 +649,7 @@ async def test_a_late_commit_ends_no_transaction_otherwise(damage: str, zombies:
         metadata = api.controller.services.core.context.store.metadata._metadata._target
         key = StreamKey(api.scope, api.stream)
         while True:  # reads below the stall, which would count them
-            root = decode(StreamRecord, metadata.dump()[key.table][key.root], "root")
+            root = decode(StreamRecord, metadata.dump_table(key.table)[key.root], "root")
             if not root.has_transactions:
                 return
             await asyncio.sleep(0)
