@@ -388,6 +388,7 @@ TRANSACTION_LEASES_MAX: Final = 1000  # a transaction may live this many leases
 TRANSACTION_LIFE_MAX_MS: Final = 24 * 3_600_000
 TRANSACTION_REMEMBERED_MS: Final = 24 * 3_600_000  # after completion
 TRANSACTION_COMMIT_BATCH_MAX: Final = 100
+TRANSACTION_COMMIT_MERGES_MAX: Final = 20_000  # of segments in a batch of commits, unless it is a single transaction
 TRANSACTION_COMMIT_PASS_INTERVAL_S: Final = 0.02  # at least, from the begin of a commit pass to that of the next
 TRANSACTION_ABORT_BATCH_MAX: Final = 100
 COMPLETED_TRANSACTIONS_PER_CHUNK: Final = 128

@@ -1,7 +1,8 @@
 """Take batches of commits from a stream's queue, and record them as committed (docs/controller.md#workflows).
 
-A batch holds transactions of one epoch, the lowest in the queue first, in the order of their commit calls. It is
-persisted before its first merge; a controller that resumes the pass merges exactly that batch.
+A batch holds transactions of one epoch, the lowest in the queue first, in the order of their commit calls; few when the
+stream has many segments, each of which has one of each transaction to merge. It is persisted before its first merge; a
+controller that resumes the pass merges exactly that batch.
 
 Clients can seal, truncate and delete segments without the controller. So a pass first checks the segments of the
 transactions that it may take. One that can never be committed whole is aborted instead
@@ -50,7 +51,15 @@ class _Plan(NamedTuple):
     active_epoch: int
     references: Mapping[int, int]
     """For each epoch in which a transaction of the queue began, the epoch whose key ranges it has."""
+    ranges: Epoch
+    """It has the segments into whose key ranges the batch is merged."""
     rolling: Rolling | None
+
+    @property
+    def most(self) -> int:
+        """Return how many transactions the batch may have."""
+        merges = limits.TRANSACTION_COMMIT_MERGES_MAX // len(self.ranges.segments)
+        return max(1, min(limits.TRANSACTION_COMMIT_BATCH_MAX, merges))
 
 
 def names_of(key: StreamKey, epoch: Epoch, batch: Sequence[bytes]) -> dict[bytes, list[tuple[str, str]]]:
@@ -67,8 +76,7 @@ async def take_batch(context: WorkflowContext, key: StreamKey, root: StreamRecor
     plan, checked = await _plan(context, key, root)
     if not may_take_commits(root, rolls=plan.rolling is not None):
         return False
-    ranges = plan.active_epoch if plan.rolling is None else plan.rolling.transaction_epoch
-    epoch, rolls = await context.store.epoch(key, root, ranges), plan.rolling is not None
+    epoch, rolls = plan.ranges, plan.rolling is not None
     refused = await _uncommittable(context, names_of(key, epoch, checked), rolls=rolls)
     more = await _take(context, key, plan, checked, refused, grow=True)
     if more:
@@ -88,18 +96,19 @@ async def _plan(context: WorkflowContext, key: StreamKey, root: StreamRecord) ->
     reference = references[transaction_epoch(first[0])]
     rolls = reference != active.reference
     rolling = Rolling(context.new_id(), active.epoch, reference) if rolls else None
-    return _Plan(active.epoch, references, rolling), first
+    ranges = await context.store.epoch(key, root, reference) if rolls else active
+    plan = _Plan(active.epoch, references, ranges, rolling)
+    return plan, first[: plan.most]
 
 
 def _lowest(queue: Sequence[bytes], references: Mapping[int, int]) -> tuple[bytes, ...]:
-    """Return the transactions of the lowest epoch, in order, at most a batch; () when the epoch of one is not known."""
+    """Return the transactions of the lowest epoch, in order; () when the epoch of one is not known."""
     epochs = [references.get(transaction_epoch(item)) for item in queue]
     known = [epoch for epoch in epochs if epoch is not None]
     if not known or len(known) < len(epochs):
         return ()
     lowest = min(known)
-    found = [item for item, epoch in zip(queue, epochs, strict=True) if epoch == lowest]
-    return tuple(found[: limits.TRANSACTION_COMMIT_BATCH_MAX])
+    return tuple(item for item, epoch in zip(queue, epochs, strict=True) if epoch == lowest)
 
 
 async def _take(
@@ -120,7 +129,7 @@ async def _take(
     def decide(now: StreamRecord | None, _: Snapshot) -> Change[tuple[bool, tuple[bytes, ...]]]:
         if now is None or now.commit_batch or now.active_epoch != plan.active_epoch:
             return Change((False, ()))
-        next_ones = _lowest(now.commit_queue, plan.references)
+        next_ones = _lowest(now.commit_queue, plan.references)[: plan.most]
         if next_ones[: len(checked)] != checked or not may_take_commits(now, rolls=plan.rolling is not None):
             return Change((False, ()))
         more = next_ones[len(checked) :] if grow else ()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tailrace.common import limits
 from tailrace.common.errors import TailraceError
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE
 from tailrace.controller.metadata.records import StreamRecord, decode
@@ -334,6 +335,35 @@ async def test_the_check_makes_one_call_for_each_segment(world: Any, make_api: A
     print(f"calls of one commit: {counting.calls}")
     assert counting.calls["segment_info"] == 2 * SEGMENTS
     assert counting.calls["merge_batch"] == SEGMENTS
+
+
+@pytest.mark.parametrize(("merges", "passes"), [(1, 3), (2 * SEGMENTS, 2), (3 * SEGMENTS, 1)])
+async def test_a_pass_merges_a_bounded_number_of_segments(
+    merges: int,
+    passes: int,
+    world: Any,
+    make_api: Any,
+    wait_until: Any,
+    counting: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_COMMIT_MERGES_MAX", merges)
+    api = make_api(await world.start(counting))
+    await api.setup(SEGMENTS)
+    txns = [await opened(api, world, b"<%d>" % number) for number in range(3)]
+    find, late = world.segments.segment_info, txns[1:]
+
+    async def segment_info(name: str) -> Any:
+        while late:
+            await api.commit(late.pop(0))
+        return await find(name)
+
+    world.segments.segment_info = segment_info
+    await api.commit(txns[0])
+    await wait_until(lambda: is_settled(world), TURNS)
+    assert [await api.state(txn) for txn in txns] == [pb.TxnState.COMMITTED] * 3
+    assert content(world) == [b"<0><1><2>"] * SEGMENTS
+    assert counting.calls["merge_batch"] == passes * SEGMENTS
 
 
 async def test_transactions_that_come_during_the_check_are_taken_with_it(
