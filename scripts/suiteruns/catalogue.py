@@ -284,7 +284,7 @@ def _pytest_job(
         takes=suite.takes,
         measures=measures,
         computes=suite.computes,
-        nice=0 if measures or suite.takes & CLUSTER else NICE,
+        nice=0 if measures or suite.on_cluster or suite.takes & CLUSTER else NICE,
         environment={"TAILRACE_TEST_PROFILE": plan.profile, "TAILRACE_TEST_SEED": str(plan.seed), **environment},
         limit_s=_limit_s(plan),
         suite=suite.name,

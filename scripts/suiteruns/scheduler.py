@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 POLL_S = 0.1
-SPARE_CORES = 1.5
-"""What jobs may take beyond the cores there are: most wait for long. With 0.5, a third of two cores stayed idle."""
+SPARE_CORES = 0.5
+"""What jobs may take beyond the cores there are: most of them wait at some time."""
 INTERRUPT_LIMIT_S = 30.0
 """How long a job that is interrupted may take to end its own children, before it is killed."""
 

@@ -132,7 +132,7 @@ def test_a_job_gives_way_with_its_whole_session(tmp_path: Path) -> None:
 
 
 def test_a_job_without_room_does_not_hold_up_those_behind_it(note: Path, tmp_path: Path) -> None:
-    run([noting(note, "a", "c"), noting(note, "b", cores=3.0), noting(note, "c", "a")], tmp_path)
+    run([noting(note, "a", "c"), noting(note, "b", cores=2.0), noting(note, "c", "a")], tmp_path)
     words = note.read_text().split()
     assert words.index("+c") < words.index("-a") < words.index("+b")
 
@@ -353,7 +353,9 @@ def test_everything_gives_way_to_what_measures_how_long_clients_wait(profile: st
         for job in (jobs.get(suite.name), jobs.get(f"{suite.name}/bounds")):
             ran = {name for name in files if job and f"--ignore=tests/{suite.name}/{name}" not in job.command}
             assert not (measuring & ran) or (job and job.measures), f"{measuring & ran} run beside each other"
-    others = [job for job in jobs.values() if job.suite and not job.measures and "cluster" not in job.takes]
+    on_cluster = {suite.name for suite in catalogue.SUITES if suite.on_cluster or "cluster" in suite.takes}
+    others = [job for job in jobs.values() if job.suite and not job.measures and job.suite not in on_cluster]
+    assert {jobs[name].nice for name in on_cluster if name in jobs} == {0}
     assert {job.nice for job in jobs.values() if job.measures} == {0}
     assert {job.nice for job in others if job.report is not None} == {catalogue.NICE}
     assert {job.nice for job in others if job.report is None} == {catalogue.NICEST}

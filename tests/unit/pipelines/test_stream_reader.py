@@ -37,12 +37,19 @@ class Navigator:
 
     def __init__(self, starts: Positions, ends: Positions) -> None:
         self.starts, self.ends = starts, ends
+        self.beyond = False
 
     async def start(self, stream: StreamName, where: object) -> dict[int, int]:
         return self.starts[stream]
 
     async def advance(self, positions: Positions, bounds: object, ends: object) -> Positions:
         return {stream: self.ends[stream] for stream in positions}
+
+    async def check_cut(self, stream: StreamName, cut: StreamCut) -> None:
+        """Every cut is valid."""
+
+    async def is_beyond(self, stream: StreamName, positions: dict[int, int], cut: object) -> bool:
+        return self.beyond
 
 
 class Tagged:
@@ -163,8 +170,10 @@ class Group:
             self.published[stream] = dict(cut.positions)
 
 
-def held(group: Group, starts: Positions, ends: Positions, streams: str = "s/a") -> StreamReader:
-    made = reader(options(streams=streams, group="s/g"), Navigator(starts, ends))
+def held(
+    group: Group, starts: Positions, ends: Positions, streams: str = "s/a", more: Mapping[str, str] | None = None
+) -> StreamReader:
+    made = reader(options(streams=streams, group="s/g", **(more or {})), Navigator(starts, ends))
     made._group = cast("Any", group)
     return made
 
@@ -196,6 +205,15 @@ def test_a_query_that_repeats_a_batch_holds_where_that_begins(initial: bool) -> 
     query.partitions(start, end if initial else {"s/a": {"0": 70}})
     query.latestOffset(end, ReadAllAvailable())
     assert group.published == {A: {0: 10 if initial else 30}}, "not where it ends, which may not be committed yet"
+
+
+def test_a_query_that_is_refused_publishes_nothing() -> None:
+    group = Group({})
+    query = held(group, {A: {0: 80}}, {A: {0: 90}}, more={"end": StreamCut("s", "a", {0: 50}).to_text()})
+    query._navigator.beyond = True  # type: ignore[union-attr]
+    with pytest.raises(BadRequestError, match="beyond the cut of the option end"):
+        first_batch(query)
+    assert group.published == {}
 
 
 def test_a_query_leaves_later_positions_of_its_group_and_holds_its_other_streams() -> None:

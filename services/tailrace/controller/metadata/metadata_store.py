@@ -251,7 +251,7 @@ class MemoryMetadataStore:
         return {table: {key: value for key, (value, _) in sorted(rows.items())} for table, rows in self._tables.items()}
 
     def dump_table(self, table: str) -> dict[bytes, bytes]:
-        """Return the records of one table without versions, for tests that wait for a change of it."""
+        """Return the records of one table without versions, for tests. Raises NoSuchSegmentError."""
         return {key: value for key, (value, _) in sorted(self._rows(table).items())}
 
     def _rows(self, table: str) -> dict[bytes, tuple[bytes, int]]:

@@ -1,8 +1,8 @@
 """Take batches of commits from a stream's queue, and record them as committed (docs/controller.md#workflows).
 
 A batch holds transactions of one epoch, the lowest in the queue first, in the order of their commit calls; few when the
-stream has many segments, each of which has one of each transaction to merge. It is persisted before its first merge; a
-controller that resumes the pass merges exactly that batch.
+stream has many segments, because each transaction has a segment to merge into each of them. It is persisted before its
+first merge; a controller that resumes the pass merges exactly that batch.
 
 Clients can seal, truncate and delete segments without the controller. So a pass first checks the segments of the
 transactions that it may take. One that can never be committed whole is aborted instead
@@ -57,7 +57,13 @@ class _Plan(NamedTuple):
 
     @property
     def most(self) -> int:
-        """Return how many transactions the batch may have."""
+        """Return how many transactions the batch may have.
+
+        A pass that rolls over a scale makes and seals as many segments for one transaction as for many, and adds two
+        epochs to the stream. So it takes as many as it can.
+        """
+        if self.rolling is not None:
+            return limits.TRANSACTION_COMMIT_BATCH_MAX
         merges = limits.TRANSACTION_COMMIT_MERGES_MAX // len(self.ranges.segments)
         return max(1, min(limits.TRANSACTION_COMMIT_BATCH_MAX, merges))
 

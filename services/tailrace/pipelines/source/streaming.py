@@ -115,13 +115,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             BadRequestError: `start` is of other streams, or beyond the option ``end``. DataLossError,
-                IllegalStateError: see `Navigator.advance`.
+                IllegalStateError: see `Navigator.advance`. WriteConflictError, NotFoundError: see `commit`.
         """
         self._connected()
         positions = from_offset(start, self._named)
         begin = positions if self._is_initial(start) else None
-        self._hold(positions)
         self._check_end(positions)
+        self._hold(positions)
         bounds = ReadLimits(
             max_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
             max_events=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
@@ -181,7 +181,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {stream: client.run(navigator.tail(stream)) for stream in streams}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the slices of a batch. Raises BadRequestError for offsets of other streams."""
+        """Return the slices of a batch.
+
+        Raises:
+            BadRequestError: the offsets are of other streams. WriteConflictError, NotFoundError: see `commit`.
+        """
         first, last = (from_offset(offset, self._named) for offset in (start, end))
         if self._is_initial(start):
             first = begin_of(end, self._named) or first
@@ -201,8 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _hold(self, positions: Positions) -> None:
         """Publish where this run's first batch begins, once: before a group has a position it holds nothing back.
 
-        Raises:
-            WriteConflictError: the group was reset or created again. NoSuchStreamError: a stream was deleted.
+        A position that is refused is logged. Raises WriteConflictError, NotFoundError: see `commit`.
         """
         self._connected()
         if self._group is None or self._is_held:
@@ -211,8 +214,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._publish(self._group, {stream: positions[stream]})
             except BadRequestError as error:
-                # An earlier query has published a later one. This query finds for itself what is gone before that.
-                _LOG.info("position_not_published", group=self._options.group, reason=str(error))
+                # The group has a later one, or this is no position in the stream. The query itself finds what is gone.
+                _LOG.warning("position_not_published", group=self._options.group, reason=str(error))
         self._is_held = True
 
     def _publish(self, group: ReaderGroup, positions: Positions) -> None:
@@ -224,6 +227,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             WriteConflictError: the group was reset or created again. BadRequestError: it published a later position.
+            NoSuchReaderGroupError: a stream was created again since. NoSuchStreamError: a stream was deleted.
         """
         self._connected()
         if self._group is not None:
@@ -233,4 +237,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the driver's client."""
         if self._client is not None:
             self._client.close()
-            self._client = None
+            self._client, self._is_held = None, False

@@ -59,8 +59,8 @@ class ValueRoom:
     def _make_room(self) -> None:
         """Evict what is too much, if a bounded number of values has that many to evict.
 
-        The search ends early when it has found nothing in any segment: where all values are needed, it would find the
-        same again.
+        The search ends early when it has found nothing in any counted segment: where all values are needed, it would
+        find the same again.
         """
         left, without = limits.ATTRIBUTES_EVICTION_SCAN_MAX, 0
         while left > 0 and (wanted := self._values - self.max_bytes // VALUE_BYTES) > 0:
@@ -69,11 +69,13 @@ class ValueRoom:
             segment, counted = next(iter(self._counted.items()))
             evicted, examined = segment.evict_values(wanted, left)
             left -= max(examined, 1)
-            without = 0 if evicted else without + 1
             values = segment.clean_values
             self._values += values - counted
             self._counted[segment] = values  # in its place
+            if evicted:
+                without = 0
+            elif values:
+                without += 1
+                self._counted.move_to_end(segment)  # what is left of it is needed
             if not values:
                 del self._counted[segment]
-            elif not evicted:
-                self._counted.move_to_end(segment)  # what is left of it is needed

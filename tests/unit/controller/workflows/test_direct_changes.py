@@ -62,11 +62,15 @@ def errors(logs: list[Any], txn: pb.TxnId) -> list[str]:
     ]
 
 
-async def is_settled(world: Any) -> bool:
-    """Return whether all decided transactions have ended, without a call that a crash would count."""
+def stored_root(world: Any) -> StreamRecord:
+    """Return the stream's root, without a call that a crash would count."""
     key = StreamKey("scope", "stream")
-    stored = world.metadata.dump_table(key.table)[key.root]
-    root = decode(StreamRecord, stored, "root")
+    return decode(StreamRecord, world.metadata.dump_table(key.table)[key.root], "root")
+
+
+async def is_settled(world: Any) -> bool:
+    """Return whether all decided transactions have ended."""
+    root = stored_root(world)
     return not (root.commit_queue or root.commit_batch or root.abort_queue)
 
 
@@ -364,6 +368,29 @@ async def test_a_pass_merges_a_bounded_number_of_segments(
     assert [await api.state(txn) for txn in txns] == [pb.TxnState.COMMITTED] * 3
     assert content(world) == [b"<0><1><2>"] * SEGMENTS
     assert counting.calls["merge_batch"] == passes * SEGMENTS
+
+
+async def test_a_pass_that_rolls_over_a_scale_takes_all_that_wait(
+    world: Any, make_api: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each such pass adds two epochs."""
+    monkeypatch.setattr(limits, "TRANSACTION_COMMIT_MERGES_MAX", 1)
+    api = make_api(await world.start())
+    await api.setup(SEGMENTS)
+    txns = [await opened(api, world, b"<%d>" % number) for number in range(3)]
+    await api.scaled([0], [(0.0, 0.25), (0.25, 0.5)])
+    find, late = world.segments.segment_info, txns[1:]
+
+    async def segment_info(name: str) -> Any:
+        while late:
+            await api.commit(late.pop(0))
+        return await find(name)
+
+    world.segments.segment_info = segment_info
+    await api.commit(txns[0])
+    await wait_until(lambda: is_settled(world), TURNS)
+    assert [await api.state(txn) for txn in txns] == [pb.TxnState.COMMITTED] * 3
+    assert stored_root(world).active_epoch == 1 + 2
 
 
 async def test_transactions_that_come_during_the_check_are_taken_with_it(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.common import limits
@@ -95,6 +95,19 @@ def test_the_search_looks_once_at_each_segment_where_all_values_are_in_use(monke
     assert max(searched.values()) <= 3, "twice around, and c once more for the rest of it"
 
 
+def test_segments_that_have_no_values_any_more_do_not_end_the_search() -> None:
+    room = room_for(10)
+    changed = [segment_with(name, clean=4) for name in "ab"]
+    for segment in changed:
+        room.count(segment)
+        segment.set_attributes(9, [(key_of(number), 1) for number in range(4)])
+        assert segment.clean_values == 0, "a flush will count it again"
+    last = segment_with("c", clean=25)
+    room.count(last)
+    assert last.clean_values == 10
+    assert room.used_bytes == room.max_bytes
+
+
 def test_values_in_use_stay_and_others_leave_instead() -> None:
     room = room_for(10)
     busy, other = segment_with("busy", clean=10), segment_with("other", clean=10)
@@ -146,6 +159,7 @@ def test_segments_that_are_gone_or_damaged_are_not_counted() -> None:
         max_size=60,
     ),
 )
+@example(2, [(0, "load", 0), (0, "change", 0), (1, "load", 0)])
 def test_the_count_is_never_below_what_is_there_and_the_bound_holds(
     values: int, steps: list[tuple[int, str, int]]
 ) -> None:
