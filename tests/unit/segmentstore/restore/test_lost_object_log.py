@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.threads import end_threads
+from harness.folderservice import served_folder
 from tailrace.cluster import segment_mapping
-from tailrace.cluster.data_folder import open_data_folder
 from tailrace.common import limits
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.segmentstore.restore.cluster import restore_cluster
 from tailrace.segmentstore.restore.report import RestoreReport
-from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 from tailrace.segmentstore.worker.worker import Worker
 
 A, B = "scope/a/0.#epoch.0", "scope/b/0.#epoch.0"
@@ -24,17 +22,9 @@ LOST = segment_mapping.container_of(A, 2)
 
 async def serve(data: Path, url: str, work: Callable[[Worker], Awaitable[None]]) -> list[str]:
     """Do some work with a server of two containers; return their states."""
-    folder = open_data_folder(data, containers=2, tier2=url, entropy=SystemEntropy(), log="object")
-    spec = StoreSpec(str(data), url, None, folder.manifest.cluster_id, 2, (0, 1), limits.CACHE_MIN_BYTES, log="object")
-    service = StoreService(spec, SystemClock(), SystemEntropy())
-    try:
-        await service.start()
-        await work(service.worker)
-        return [f"{each.state}: {each.reason}" for each in service.worker.status()]
-    finally:
-        await service.close()
-        end_threads()
-        folder.close()
+    async with served_folder(data, 2, tier2=url, log="object") as worker:
+        await work(worker)
+        return [f"{each.state}: {each.reason}" for each in worker.status()]
 
 
 async def fill(worker: Worker) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from harness.threads import end_threads
+from harness.folderservice import served_folder
 from tailrace.cluster import segment_mapping
-from tailrace.cluster.data_folder import last_epoch, open_data_folder, opened_epoch, read_data_folder
+from tailrace.cluster.data_folder import last_epoch, opened_epoch, read_data_folder
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DataLossError, StartError, UnavailableError
 from tailrace.common.real_ports import SystemClock, SystemEntropy
@@ -25,7 +25,6 @@ from tailrace.segmentstore.tables.types import TableEntry
 from tailrace.segmentstore.tier2.chunk_objects import writer_of_key
 from tailrace.segmentstore.tier2.snapshot import SnapshotName, parse_key
 from tailrace.segmentstore.tier2.snapshot import folder as snapshots_of
-from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 from tailrace.segmentstore.worker.worker import Worker
 from tailrace.storage.port import ObjectStore, make_durable
 
@@ -45,20 +44,9 @@ class Place:
 
     async def serve(self, work: Work, *, data: Path | None = None, killed: bool = False) -> None:
         """Open it, do something with its containers, and close it; `killed`: its last snapshots are lost."""
-        data, entropy = data or self.data, SystemEntropy()
-        folder = open_data_folder(data, containers=2, tier2=self.url, entropy=entropy)
-        cluster = folder.manifest.cluster_id
-        spec = StoreSpec(str(data), self.url, None, cluster, 2, (0, 1), limits.CACHE_MIN_BYTES)
-        service = StoreService(spec, SystemClock(), entropy)
-        before: set[Path] = set()
-        try:
-            await service.start()
-            await work(service.worker)
+        async with served_folder(data or self.data, 2, tier2=self.url) as worker:
+            await work(worker)
             before = set(self.tier2.rglob("*"))
-        finally:
-            await service.close()
-            end_threads()
-            folder.close()
         if killed:
             for path in set(self.tier2.rglob("*")) - before:
                 if path.is_file():

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from harness.threads import end_threads
-from tailrace.cluster.data_folder import open_data_folder
+from harness.folderservice import served_folder
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, IllegalStateError, StartError, UnavailableError
-from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.common.real_ports import SystemEntropy
 from tailrace.kernel import BlockCache
 from tailrace.log.closed import ClosedLog, ReadOnlyDisk
 from tailrace.log.frames import SECTOR_BYTES
@@ -33,7 +32,6 @@ from tailrace.segmentstore.tables.types import TableEntry, TableKey
 from tailrace.segmentstore.verify.folder import verify_folder
 from tailrace.segmentstore.verify.read_only_store import ReadOnlyStore
 from tailrace.segmentstore.verify.report import Problem, Report
-from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 from tailrace.segmentstore.worker.worker import Worker
 from tailrace.storage import chunks
 from tailrace.storage.obstores import open_object_store
@@ -54,19 +52,10 @@ class Folder:
 
     async def serve(self, work: Callable[[Worker], object]) -> None:
         """Open it, do something with its containers, and close it."""
-        entropy = SystemEntropy()
-        folder = open_data_folder(self.path, containers=2, tier2="", entropy=entropy)
-        tier2 = f"file://{self.tier2}"
-        cluster = folder.manifest.cluster_id
-        spec = StoreSpec(str(self.path), tier2, None, cluster, 2, (0, 1), limits.CACHE_MIN_BYTES)
-        service = StoreService(spec, SystemClock(), entropy)
         try:
-            await service.start()
-            await work(service.worker)  # type: ignore[misc]  # a coroutine function
+            async with served_folder(self.path, 2) as worker:
+                await work(worker)  # type: ignore[misc]  # a coroutine function
         finally:
-            await service.close()
-            end_threads()
-            folder.close()
             for spare in self.path.glob("log/*/spare-*.log"):
                 spare.unlink()
             async with asyncio.timeout(120):

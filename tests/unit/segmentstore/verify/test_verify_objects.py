@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.threads import end_threads
-from tailrace.cluster.data_folder import LogKind, open_data_folder
+from harness.folderservice import served_folder
+from tailrace.cluster.data_folder import LogKind
 from tailrace.cluster.segment_mapping import container_of
 from tailrace.common import limits
 from tailrace.common.errors import StartError
@@ -24,7 +24,6 @@ from tailrace.segmentstore.tables.types import TableEntry
 from tailrace.segmentstore.verify import folder as verify_module
 from tailrace.segmentstore.verify.folder import verify_folder, verify_tier2
 from tailrace.segmentstore.verify.report import Report
-from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 from tailrace.segmentstore.worker.worker import Worker
 
 from ..conftest import eventually, take_snapshot
@@ -42,18 +41,8 @@ class Cluster:
         self.url = f"file://{self.tier2}"
 
     async def serve(self, work: Callable[[Worker], Awaitable[None]]) -> None:
-        entropy = SystemEntropy()
-        folder = open_data_folder(self.data, containers=1, tier2=self.url, entropy=entropy, log=self.log)
-        cluster = folder.manifest.cluster_id
-        spec = StoreSpec(str(self.data), self.url, None, cluster, 1, (0,), limits.CACHE_MIN_BYTES, self.log)
-        service = StoreService(spec, SystemClock(), entropy)
-        try:
-            await service.start()
-            await work(service.worker)
-        finally:
-            await service.close()
-            end_threads()
-            folder.close()
+        async with served_folder(self.data, 1, tier2=self.url, log=self.log) as worker:
+            await work(worker)
 
     async def verify(self, *, alone: bool = False) -> Report:
         if alone:

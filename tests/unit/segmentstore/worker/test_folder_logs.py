@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from harness.threads import end_threads
-from tailrace.cluster.data_folder import LogKind, open_data_folder
+from harness.folderservice import served_folder
+from tailrace.cluster.data_folder import LogKind
 from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, StartError
-from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.probe import probe_conditions
 from tailrace.segmentstore.worker import folder_logs
-from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 from tailrace.segmentstore.worker.worker import Worker
 from tailrace.storage.port import ObjectStore
 
@@ -28,31 +25,11 @@ CONTENT = b"what must not be forgotten"
 SEGMENTS = ("scope/stream/0.#epoch.0", "scope/a/0.#epoch.0")
 
 
-@contextlib.asynccontextmanager
-async def served(path: Path, log: LogKind | None = None, tier2: Path | None = None) -> AsyncIterator[Worker]:
+def served(
+    path: Path, log: LogKind | None = None, tier2: Path | None = None
+) -> contextlib.AbstractAsyncContextManager[Worker]:
     """A store over the folder, with another Tier 2 than its own if that is given."""
-    entropy = SystemEntropy()
-    objects = tier2 or path / "tier2"
-    folder = open_data_folder(path, containers=CONTAINERS, tier2=f"file://{objects}", entropy=entropy, log=log)
-    manifest = folder.manifest
-    spec = StoreSpec(
-        str(path),
-        manifest.tier2,
-        None,
-        manifest.cluster_id,
-        CONTAINERS,
-        tuple(range(CONTAINERS)),
-        limits.CACHE_MIN_BYTES,
-        manifest.log,
-    )
-    service = StoreService(spec, SystemClock(), entropy)
-    try:
-        await service.start()
-        yield service.worker
-    finally:
-        await service.close()
-        end_threads()
-        folder.close()
+    return served_folder(path, CONTAINERS, tier2=f"file://{tier2 or path / 'tier2'}", log=log)
 
 
 async def content(worker: Worker) -> list[bytes]:

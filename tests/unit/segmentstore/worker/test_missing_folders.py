@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.threads import end_threads
+from harness.folderservice import served_folder
 from tailrace.cluster.data_folder import open_data_folder, take_epoch
-from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, StartError
-from tailrace.common.real_ports import SystemClock, SystemEntropy
-from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
+from tailrace.common.real_ports import SystemEntropy
 from tailrace.segmentstore.worker.worker import Worker
 
 CONTAINERS = 2
@@ -27,25 +25,8 @@ def segment_of(container: int) -> str:
 
 async def serve(path: Path, work: Callable[[Worker], Awaitable[None]], tier2: str = "") -> None:
     """Start a store over the folder, do something with it, end it."""
-    entropy = SystemEntropy()
-    folder = open_data_folder(path, containers=CONTAINERS, tier2=tier2, entropy=entropy)
-    spec = StoreSpec(
-        str(path),
-        tier2 or f"file://{path}/tier2",
-        None,
-        folder.manifest.cluster_id,
-        CONTAINERS,
-        tuple(range(CONTAINERS)),
-        limits.CACHE_MIN_BYTES,
-    )
-    service = StoreService(spec, SystemClock(), entropy)
-    try:
-        await service.start()
-        await work(service.worker)
-    finally:
-        await service.close()
-        end_threads()
-        folder.close()
+    async with served_folder(path, CONTAINERS, tier2=tier2) as worker:
+        await work(worker)
 
 
 async def nothing(_: Worker) -> None:
