@@ -58,6 +58,18 @@ def test_an_event_that_does_not_fit_is_one_row_with_all_of_it() -> None:
     assert [row[CORRUPT] for row in rows] == [None, b"", b"nothing of Arrow's", text, good[:-20], None]
 
 
+def test_an_event_with_two_columns_of_a_name_cannot_be_decoded() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    sink = pa.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    value = bytes(sink.getvalue())
+    (row,) = decode([value])
+    assert (row["a"], row[CORRUPT]) == (None, value)
+    with pytest.raises(BadRequestError, match="2 columns a"):
+        decode([value], fail_fast=True)
+
+
 def test_fail_fast_names_the_place() -> None:
     with pytest.raises(BadRequestError, match=r"^segment at 1: the event cannot be decoded: "):
         decode([event([{"a": 1}]), b"x"], fail_fast=True)

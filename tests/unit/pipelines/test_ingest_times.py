@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tailrace.client.control.history import TimedCut
 from tailrace.client.model import StreamName
+from tailrace.common.errors import NoSuchStreamError
 from tailrace.pipelines.source.ingest_times import RecordedCuts, TimeBound, time_bounds
 from tailrace.pipelines.source.plan import Slice
 
@@ -77,6 +78,8 @@ async def test_cuts_that_are_known_are_not_asked_for_again() -> None:
     class Controller:
         async def stream_cuts(self, stream: StreamName, from_ms: int = 0, to_ms: int = 0) -> tuple[TimedCut, ...]:
             asked.append(from_ms)
+            if stream != STREAM:
+                raise NoSuchStreamError("deleted")
             return tuple(cut for cut in recorded if cut.recorded_ms >= from_ms)
 
     class Context:
@@ -88,3 +91,4 @@ async def test_cuts_that_are_known_are_not_asked_for_again() -> None:
     recorded.append(TimedCut(30, {0: 3}))
     assert await cuts.of(STREAM) == tuple(recorded)
     assert asked == [0, 20]
+    assert await cuts.of(StreamName("scope", "gone")) == (), "a batch of it may have to be repeated"

@@ -163,6 +163,23 @@ def test_a_type_that_json_has_no_values_of_is_an_error_of_the_schema(kind: DataT
         check_json_schema(StructType([StructField("c", kind)]))
 
 
+TEXTS = StructType([StructField("a", StringType()), StructField("m", MapType(StringType(), StringType()))])
+
+
+@pytest.mark.parametrize("schema", [TEXTS, StructType(TEXTS.fields[:1])], ids=["with a map", "without"])
+@pytest.mark.parametrize("value", [b'{"a": "caf\xe9"}', b'{"a": "\xed\xa0\x80"}'], ids=["Latin-1", "a surrogate"])
+def test_text_that_is_not_utf_8_cannot_be_decoded(value: bytes, schema: StructType) -> None:
+    with_corrupt = StructType([*schema.fields, StructField(CORRUPT, BinaryType())])
+    rows = decode([b'{"a": "x"}', value, b'{"a": "y"}'], with_corrupt)
+    assert [(row["a"], row[CORRUPT]) for row in rows] == [("x", None), (None, value), ("y", None)]
+
+
+def test_text_in_a_map_that_is_not_utf_8_cannot_be_decoded() -> None:
+    value = b'{"a": "x", "m": {"k": "caf\xe9"}}'
+    rows = decode([value], StructType([*TEXTS.fields, StructField(CORRUPT, BinaryType())]))
+    assert [(row["a"], row[CORRUPT]) for row in rows] == [(None, value)]
+
+
 DEEP = b'{"m": {"x": 1}, "deep": ' + b"[" * 5000 + b"]" * 5000 + b"}"
 
 

@@ -14,6 +14,7 @@ from tailrace.client.types import SegmentInfo
 from tailrace.common.errors import (
     DataLossError,
     NoSuchSegmentError,
+    NoSuchStreamError,
     SegmentGoneError,
     SegmentTruncatedError,
     TailraceError,
@@ -41,6 +42,7 @@ class Stream:
         self.kept = {LOW: (0, 50), HIGH: (0, 60), AFTER: (0, 70)}
         self.sealed_sizes = {LOW: 50}
         self.head = {LOW: 0, HIGH: 0}
+        self.state = "active"
         self.cuts: list[TimedCut] = []
 
     async def stream_exists(self, stream: StreamName) -> bool:
@@ -49,7 +51,7 @@ class Stream:
     async def stream_history(self, stream: StreamName) -> StreamHistory:
         epochs = (RANGES, {AFTER: RANGES[LOW], HIGH: RANGES[HIGH]})
         made = tuple(HistoryEpoch(number, 0, number, 0, 0, segments) for number, segments in enumerate(epochs))
-        return StreamHistory("ACTIVE", made, self.sealed_sizes, self.head, {}, None)
+        return StreamHistory(self.state, made, self.sealed_sizes, self.head, {}, None)
 
     async def segments_between(self, stream: StreamName, start: Any, end: Any) -> list[int]:
         """As the controller: neither what is before the start nor what is after the end."""
@@ -126,6 +128,17 @@ async def test_what_a_table_does_not_have_may_be_truncated(stream: Stream) -> No
     del stream.kept[LOW]
     found = await strict.slices(STREAM, {LOW: 50, HIGH: 0}, None, may_begin_later=False)
     assert pieces(found) == named({HIGH: (0, 60), AFTER: (0, 70)})
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+async def test_what_a_deletion_has_deleted_already_is_no_truncation(stream: Stream, fail_on_data_loss: bool) -> None:
+    """Unread data or not: the stream goes."""
+    stream.state = "deleting"
+    del stream.kept[LOW]
+    navigator = stream.navigator(fail_on_data_loss=fail_on_data_loss)
+    for read in (10, 50):
+        with pytest.raises(NoSuchStreamError, match="stream s/t is being deleted"):
+            await navigator.advance({STREAM: {LOW: read, HIGH: 0}}, ReadLimits(), None)
 
 
 NOT_REACHED = {LOW: 30, HIGH: 60, AFTER: -1}

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tailrace.client.model import StreamName
-from tailrace.common.errors import BadRequestError
+from tailrace.common.errors import BadRequestError, NoSuchSegmentError
 from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.source.offsets import Positions
 from tailrace.pipelines.source.options import SourceOptions, parse_options
@@ -50,6 +50,11 @@ class Navigator:
 
     async def is_beyond(self, stream: StreamName, positions: dict[int, int], cut: object) -> bool:
         return self.beyond
+
+    async def tail(self, stream: StreamName) -> dict[int, int]:
+        if stream not in self.ends:
+            raise NoSuchSegmentError("0")
+        return self.ends[stream]
 
 
 class Tagged:
@@ -114,6 +119,16 @@ def test_a_repeated_first_batch_has_a_stream_that_has_lost_the_tag() -> None:
     end = first_batch(reader(options(tag="s/red"), navigator, [A, B]))
     again = reader(options(tag="s/red"), navigator, [A])
     assert pieces(again.partitions(logged(again.initialOffset()), end)) == [Slice(A, 0, 0, 70), Slice(B, 0, 5, 40)]
+
+
+def test_a_deletion_that_is_under_way_ends_no_query_by_a_tag() -> None:
+    query = reader(options(tag="s/red"), navigator := Navigator({}, {A: {0: 70}}), [A, B])
+    assert query.reportLatestOffset() == {"s/a": {"0": 70}}
+    query.prepareForTriggerAvailableNow()
+    assert query._ends == {A: {0: 70}}
+    named = reader(options(stream="s/b"), navigator)
+    with pytest.raises(NoSuchSegmentError):
+        named.reportLatestOffset()
 
 
 def test_only_the_first_batch_says_where_it_began() -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tailrace.client.control.history import StreamHistory
 from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchStreamError
@@ -45,6 +46,11 @@ class Controller:
     async def stream_exists(self, stream: StreamName) -> bool:
         return stream != C
 
+    async def stream_history(self, stream: StreamName) -> StreamHistory:
+        if stream == C:
+            raise NoSuchStreamError("deleted after it was listed")
+        return StreamHistory("deleting" if stream == D else "sealed", (), {}, {}, {}, None)
+
 
 async def test_the_tag_is_looked_up_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = Controller()
@@ -62,6 +68,16 @@ async def test_the_tag_is_looked_up_at_intervals(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s + limits.SPARK_TAG_LOOK_S + 1)
     assert await tagged.now() == (B,)
     assert await tagged.divide({A: {}, C: {}}, [B]) == Division(idle={A: {}}, joined=[B])
+
+
+async def test_a_fresh_look_leaves_out_what_is_being_deleted() -> None:
+    controller = Controller()
+    tagged = TaggedStreams(cast("Any", SimpleNamespace(controller=controller)), Tag("s", "red"))
+    controller.tagged = [A, C, D]
+    assert await tagged.now() == (A, C, D), "what listed it knows no states"
+    assert await tagged.now(fresh=True) == (A,)
+    assert await tagged.now() == (A,), "until the next look"
+    assert await tagged.divide({A: {}, C: {}, D: {}}, [A]) == Division(read={A: {}}, idle={D: {}})
 
 
 def test_a_tag_may_have_slashes() -> None:

@@ -42,6 +42,11 @@ class StreamHistory(NamedTuple):
     subscribers: Mapping[str, Mapping[int, int]]
     sealed_ms: int | None
 
+    @property
+    def is_going(self) -> bool:
+        """Return whether the stream is being deleted: its segments go before its name does."""
+        return self.state == "deleting"
+
     def key_ranges(self) -> dict[int, KeyRange]:
         """Return the key range of every segment that the stream has had, by id."""
         return {identifier: key_range for epoch in self.epochs for identifier, key_range in epoch.segments.items()}

@@ -6,6 +6,7 @@ See docs/protocol/controller.md#segments-and-stream-cuts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from tailrace.common.errors import (
 from tailrace.rpc import controller_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tailrace.client.control.transport import ControllerTransport
     from tailrace.common.ports import Entropy
@@ -105,12 +106,8 @@ class SegmentCalls(Caller):
             return known[1]
         name = names.parse_segment_name(segment)
         request = segment_id(StreamName(name.scope, name.stream), name.identifier)
-        try:
+        with _internal_is_trouble(f"the location of {segment}"):
             reply = await self._call("getURI", request, pb.NodeUri)
-        except ClientClosedError:
-            raise
-        except IllegalStateError as error:
-            raise UnavailableError(f"the controller did not return the location of {segment}: {error}") from error
         endpoint = Endpoint(reply.endpoint, reply.port)
         self._endpoints[key] = (now_s + limits.CLIENT_ENDPOINT_TTL_S, endpoint)
         if len(self._endpoints) > limits.CLIENT_ENDPOINTS_CACHED_MAX:
@@ -122,8 +119,13 @@ class SegmentCalls(Caller):
         self._endpoints.pop(names.container_key(segment), None)
 
     async def delegation_token(self, stream: StreamName) -> str:
-        """Return the token for the segments of a stream; empty when the server requires none."""
-        reply = await self._call("getDelegationToken", stream_info(stream), pb.DelegationToken)
+        """Return the token for the segments of a stream; empty when the server requires none.
+
+        Raises:
+            NoSuchStreamError. UnavailableError: also for INTERNAL, which only a failing controller returns here.
+        """
+        with _internal_is_trouble(f"the token of {stream}"):
+            reply = await self._call("getDelegationToken", stream_info(stream), pb.DelegationToken)
         return reply.delegationToken
 
     async def controllers(self) -> list[Endpoint]:
@@ -197,3 +199,14 @@ class SegmentCalls(Caller):
                 raise DeadlineError(f"scaling of {stream} is not complete after {deadline_s:g} s; it continues")
             await asyncio.sleep(backoff.next_delay_s())
         return list(started.segments)
+
+
+@contextlib.contextmanager
+def _internal_is_trouble(what: str) -> Iterator[None]:
+    """Raise UnavailableError in place of an IllegalStateError of a call that has no such answer."""
+    try:
+        yield
+    except ClientClosedError:
+        raise
+    except IllegalStateError as error:
+        raise UnavailableError(f"the controller did not return {what}: {error}") from error

@@ -176,9 +176,11 @@ class EventReader:
         while True:
             item = await self.read_event(max(0, int((idle_at_s - loop.time()) * 1000)))
             if item is not None and item.checkpoint is None:
+                look_s = self._joined().next_look_s()
                 yield item
                 source = self._inputs.get(item.segment)
-                for _ in range(limits.READER_EVENTS_PER_LOOK - 1):
+                # The loop's body may take long: the group waits for this reader, and so does its heartbeat.
+                while loop.time() < look_s:
                     item = self._next_fetched(item.segment, source)
                     if item is None:
                         break

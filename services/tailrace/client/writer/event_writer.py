@@ -16,6 +16,7 @@ from tailrace.client.writer.routed_writer import RoutedWriter
 from tailrace.client.writer.segment_writer import SegmentWriter
 from tailrace.common import limits
 from tailrace.common.errors import (
+    ClientClosedError,
     IllegalStateError,
     NoSuchSegmentError,
     NotFoundError,
@@ -112,13 +113,25 @@ class EventWriter(RoutedWriter):
     async def _followers(self, old: SegmentWriter, reason: TailraceError) -> list[SegmentRange]:
         """Return the segments that own the old segment's keys now.
 
-        A controller that still lists the old segment is scaling or sealing the stream: ask again.
+        A controller that still lists the old segment is scaling or sealing the stream: ask again. So does one that
+        does not answer, or only with errors of its own, for as long as events may wait.
         """
         loop = asyncio.get_running_loop()
+        gives_up_at_s = loop.time() + limits.WRITER_GIVE_UP_S
         ends_at_s = loop.time() + limits.SUCCESSORS_DEADLINE_S
         backoff = Backoff(self._context.entropy)
         while True:
-            segments = await self._segments_after(old, reason)
+            try:
+                segments = await self._segments_after(old, reason)
+            except ClientClosedError:
+                raise
+            except (UnavailableError, IllegalStateError) as error:
+                if loop.time() >= gives_up_at_s:
+                    raise
+                old.notice(error)
+                await asyncio.sleep(backoff.next_delay_s())
+                ends_at_s = loop.time() + limits.SUCCESSORS_DEADLINE_S
+                continue
             if not segments:
                 raise SegmentSealedError(str(self.stream))
             if all(segment.identifier != old.identifier for segment in segments):

@@ -262,7 +262,7 @@ class SegmentWriter:
                 return self._large_failure or error
             if isinstance(error, WrongHostError | ConnectionLostError):
                 self._context.segments.forget(self.segment)
-            self._notice(error)
+            self.notice(error)
             if not self._in_flight and not self._pending:
                 self._wanted.clear()
             await asyncio.sleep(backoff.next_delay_s())
@@ -273,7 +273,7 @@ class SegmentWriter:
             return False
         return asyncio.get_running_loop().time() - self._stuck_since_s > limits.WRITER_GIVE_UP_S
 
-    def _notice(self, error: TailraceError) -> None:
+    def notice(self, error: TailraceError) -> None:
         """Log once why events have waited for long; again after progress."""
         if self._progressed_here:
             self._noticed = False
@@ -306,7 +306,8 @@ class SegmentWriter:
         A frozen worker keeps its connections; without this question its writers would wait for their silence limit.
         """
         waited_s = asyncio.get_running_loop().time() - self._stuck_since_s
-        if not self._in_flight or self._large is not None or waited_s < limits.WRITER_ASK_AGAIN_S:
+        waits = self._in_flight or self._pending  # a connection that others have filled takes nothing more
+        if not waits or self._large is not None or waited_s < limits.WRITER_ASK_AGAIN_S:
             return False
         self._context.segments.forget(self.segment)
         try:

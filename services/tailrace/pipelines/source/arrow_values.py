@@ -55,7 +55,9 @@ class ArrowDecoder:
         return pa.RecordBatch.from_arrays(columns, schema=self._wanted)
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        index = batch.schema.get_field_index(field.name)
-        if field.name == self._corrupt or index < 0:
+        found = batch.schema.get_all_field_indices(field.name)
+        if field.name == self._corrupt or not found:
             return pa.nulls(batch.num_rows, field.type)
-        return pc.cast(batch.column(index), field.type)
+        if len(found) > 1:
+            raise pa.ArrowInvalid(f"the event has {len(found)} columns {field.name}")
+        return pc.cast(batch.column(found[0]), field.type)

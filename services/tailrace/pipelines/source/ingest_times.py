@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.common.errors import NoSuchStreamError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -48,9 +50,12 @@ class RecordedCuts:
         self._known: dict[StreamName, tuple[TimedCut, ...]] = {}
 
     async def of(self, stream: StreamName) -> tuple[TimedCut, ...]:
-        """Return all recorded cuts of a stream, oldest first. Raises NoSuchStreamError."""
+        """Return all recorded cuts of a stream, oldest first; of one that was deleted those that are known."""
         known = self._known.get(stream, ())
-        newer = await self._context.controller.stream_cuts(stream, known[-1].recorded_ms if known else 0)
+        try:
+            newer = await self._context.controller.stream_cuts(stream, known[-1].recorded_ms if known else 0)
+        except NoSuchStreamError:
+            return known  # whether its events are lost is for those who read them
         known += tuple(cut for cut in newer if not known or cut.recorded_ms > known[-1].recorded_ms)
         self._known[stream] = known
         return known

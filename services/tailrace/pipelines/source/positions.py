@@ -235,6 +235,8 @@ class Navigator:
         if missing:
             await self.check_exists(stream)
             history = await self.context.controller.stream_history(stream)
+            if history.is_going:
+                raise NoSuchStreamError(f"stream {stream} is being deleted")
             known = {each for epoch in history.epochs for each in epoch.segments}
             for each in missing:
                 if each not in known:

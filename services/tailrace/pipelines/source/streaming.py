@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -15,11 +16,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tailrace.client import BlockingClient
-from tailrace.common.errors import BadRequestError, NoSuchStreamError
+from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotFoundError
 from tailrace.common.real_ports import SystemClock
 from tailrace.common.stream_cut import StreamCut, without_future
 from tailrace.pipelines.source.ingest_times import RecordedCuts
-from tailrace.pipelines.source.offsets import begin_of, from_offset, to_offset
+from tailrace.pipelines.source.offsets import Positions, begin_of, from_offset, to_offset
 from tailrace.pipelines.source.options import HEAD
 from tailrace.pipelines.source.plan import cut_of, slices
 from tailrace.pipelines.source.positions import Navigator, ReadLimits
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from tailrace.client.group.reader_group import ReaderGroup
     from tailrace.client.model import StreamName
-    from tailrace.pipelines.source.offsets import Positions
     from tailrace.pipelines.source.options import SourceOptions
 
 _LOG = structlog.get_logger(__name__)
@@ -177,8 +177,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _tail(self) -> Positions:
         client, navigator = self._connected()
-        streams = self._options.streams if self._tagged is None else client.run(self._tagged.now())
-        return {stream: client.run(navigator.tail(stream)) for stream in streams}
+        if self._tagged is None:
+            return {stream: client.run(navigator.tail(stream)) for stream in self._options.streams}
+        tails: Positions = {}
+        for stream in client.run(self._tagged.now()):
+            with contextlib.suppress(NotFoundError):  # it was deleted just now, or some of its segments already
+                tails[stream] = client.run(navigator.tail(stream))
+        return tails
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the slices of a batch.

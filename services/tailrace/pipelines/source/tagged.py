@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -57,13 +58,27 @@ class TaggedStreams:
         self._looked_s: float | None = None
 
     async def now(self, *, fresh: bool = False) -> tuple[StreamName, ...]:
-        """Return the streams that have the tag, in order. Raises NoSuchScopeError."""
+        """Return the streams that have the tag, in order; `fresh`: looked up now, without those that are being deleted.
+
+        Raises:
+            NoSuchScopeError.
+        """
         now_s = asyncio.get_running_loop().time()
         if fresh or self._looked_s is None or now_s - self._looked_s >= limits.SPARK_TAG_LOOK_S:
             listed = self._context.controller.list_streams(self._tag.scope, tag=self._tag.name)
             self._found = tuple(sorted([stream async for stream in listed]))
             self._looked_s = now_s
+        if fresh:
+            stays = await gather_bounded(self._found, self._stays)
+            self._found = tuple(itertools.compress(self._found, stays))
         return self._found
+
+    async def _stays(self, stream: StreamName) -> bool:
+        """Return whether a stream exists and is not being deleted, when it still has its name and its tags."""
+        try:
+            return not (await self._context.controller.stream_history(stream)).is_going
+        except NoSuchStreamError:
+            return False
 
     async def some(self) -> tuple[StreamName, ...]:
         """Return the streams that have the tag now: at least one.

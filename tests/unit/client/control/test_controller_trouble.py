@@ -270,6 +270,64 @@ async def test_a_controller_in_trouble_does_not_end_a_writer(
             await writer.write_event(b"x", "k")
 
 
+@pytest.mark.parametrize("error", [IllegalStateError("starting"), UnavailableError("away")], ids=repr)
+async def test_a_controller_in_trouble_during_a_scale_does_not_end_a_writer(
+    controller: Any, context: ClientContext, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(limits, "CLIENT_CONTROLLER_ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(context.controller, "_deadline_s", 0.2)
+    controller.begin((0, 0.0, 1.0))
+    asked = 0
+
+    def following(request: Any) -> pb.SuccessorResponse:
+        nonlocal asked
+        asked += 1
+        if asked < 12:
+            raise error
+        return pb.SuccessorResponse(segments=controller.following[request.segmentId])
+
+    controller.answers["getSegmentsImmediatelyFollowing"] = following
+    async with asyncio.timeout(DEADLINE_S):
+        async with EventWriter(context, STREAM) as writer:
+            await writer.write_event(b"x", "k")
+            controller.scale([0], (E1 + 1, 0.0, 0.5), (E1 + 2, 0.5, 1.0))
+            await writer.write_event(b"y", "k")
+
+
+async def test_a_controller_that_stays_in_trouble_ends_a_writer_at_last(
+    controller: Any, context: ClientContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CLIENT_CONTROLLER_ATTEMPTS_MAX", 1)
+    monkeypatch.setattr(limits, "WRITER_GIVE_UP_S", 0.2)
+    controller.begin((0, 0.0, 1.0))
+
+    def following(_: object) -> pb.SuccessorResponse:
+        raise IllegalStateError("starting")
+
+    controller.answers["getSegmentsImmediatelyFollowing"] = following
+    writer = await EventWriter(context, STREAM).start()
+    await writer.write_event(b"x", "k")
+    controller.scale([0], (E1 + 1, 0.0, 0.5), (E1 + 2, 0.5, 1.0))
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(IllegalStateError):
+            await writer.write_event(b"y", "k")
+    await writer.abandon()
+
+
+async def test_a_controller_in_trouble_is_no_refusal_of_a_token(
+    controller: Any, context: ClientContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer goes on after UnavailableError."""
+    monkeypatch.setattr(limits, "CLIENT_CONTROLLER_ATTEMPTS_MAX", 1)
+
+    def issue(_: object) -> pb.DelegationToken:
+        raise IllegalStateError("starting")
+
+    controller.answers["getDelegationToken"] = issue
+    with pytest.raises(UnavailableError, match="did not return the token of s/t: starting"):
+        await context.controller.delegation_token(STREAM)
+
+
 async def test_a_controller_in_trouble_does_not_end_a_transaction(
     controller: Any, context: ClientContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,25 @@ async def test_events_that_a_loop_did_not_reach_are_not_read(store: Any, group: 
     assert got + await drain(second, 4) == [b"%d" % i for i in range(6)]
 
 
+async def test_a_loop_with_long_work_keeps_the_group_waiting_for_a_short_time(
+    store: Any, group: ReaderGroup, readers: Any
+) -> None:
+    fill(store, 0, *(b"%d" % i for i in range(3000)))
+    first = await readers("r1")
+    seen = 0
+    making: asyncio.Task[Any] | None = None
+    async with asyncio.timeout(DEADLINE_S):
+        async for _ in first.events(idle_ms=20_000):
+            seen += 1
+            making = making or asyncio.create_task(group.checkpoint("c", deadline_s=DEADLINE_S))
+            if making.done():
+                break
+            await asyncio.sleep(0.003)
+    assert making is not None
+    making.result()
+    assert seen < 1000, "all of them were fetched at once"
+
+
 async def test_a_dead_reader_is_declared_offline(store: Any, group: ReaderGroup, readers: Any) -> None:
     fill(store, 0, *(b"%d" % i for i in range(10)))
     dead = await readers("r1")

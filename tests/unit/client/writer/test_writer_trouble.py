@@ -12,6 +12,7 @@ import structlog
 
 from harness.localtransport import LocalTransport
 from tailrace.client.byte_stream import ByteStreamWriter
+from tailrace.client.connections.connection import Connection
 from tailrace.client.context import ClientContext
 from tailrace.client.model import StreamName
 from tailrace.client.writer.event_writer import EventWriter
@@ -124,6 +125,30 @@ async def test_a_frozen_server_is_left_when_the_controller_names_another(
             await asyncio.sleep(0.5)
             assert len([method for method, _ in controller.calls if method == "getURI"]) >= asked + 2
             assert store.connections == 1, "the segment is where it was, so the connection is kept"
+    finally:
+        await writer.abandon()
+        await other.stop()
+
+
+async def test_a_frozen_server_is_left_also_when_others_have_filled_the_connection(
+    store: Any, controller: Any, writer: EventWriter, split: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nothing of this writer is in flight."""
+    monkeypatch.setattr(limits, "WRITER_ASK_AGAIN_S", 0.1)
+    await writer.write_event(b"one", "k")
+    full = writer._writers[0]._connection
+    monkeypatch.setattr(Connection, "writable", property(lambda connection: connection is not full))
+    other = TinyStore()
+    other.segments = store.segments  # the log outlives its owner
+    await other.start()
+    try:
+        waiting = writer.write_event(b"two", "k")
+        node = pb.NodeUri(endpoint=other.endpoint.host, port=other.endpoint.port)
+        controller.answers["getURI"] = lambda _: node
+        async with asyncio.timeout(DEADLINE_S):
+            await waiting
+        assert stored(store, split) == [b"one", b"two"]
+        assert other.connections == 1
     finally:
         await writer.abandon()
         await other.stop()
