@@ -113,8 +113,8 @@ class EventWriter(RoutedWriter):
     async def _followers(self, old: SegmentWriter, reason: TailraceError) -> list[SegmentRange]:
         """Return the segments that own the old segment's keys now.
 
-        A controller that still lists the old segment is scaling or sealing the stream: ask again. So does one that
-        does not answer, or only with errors of its own, for as long as events may wait.
+        A controller that still lists the old segment is scaling or sealing the stream: ask again. A controller that
+        does not answer, or only with errors of its own, is asked again while events may wait.
         """
         loop = asyncio.get_running_loop()
         gives_up_at_s = loop.time() + limits.WRITER_GIVE_UP_S

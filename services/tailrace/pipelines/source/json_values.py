@@ -114,7 +114,7 @@ def _read(objects: Sequence[bytes], options: pyarrow.json.ParseOptions) -> pa.Ta
     table = pyarrow.json.read_json(pa.BufferReader(data), read_options=read, parse_options=options)
     if table.num_rows != len(objects):
         raise pa.ArrowInvalid(f"{len(objects)} events have {table.num_rows} JSON objects")
-    table.validate(full=True)  # Arrow's reader takes text that is not UTF-8, and whoever reads that later fails
+    table.validate(full=True)  # Arrow's reader takes text that is not UTF-8, on which later readers fail
     return table
 
 
