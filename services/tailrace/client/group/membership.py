@@ -10,6 +10,7 @@ precondition are conditional.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,7 @@ from tailrace.client.model import StreamName
 from tailrace.common import limits, names
 from tailrace.common.errors import (
     AlreadyExistsError,
+    NoSuchReaderGroupError,
     NotFoundError,
     ReinitializationRequiredError,
 )
@@ -125,14 +127,15 @@ class GroupMember:
         await self._synchronizer.update_unconditionally([self._heart.beat(max(0, self._distance))])
 
     async def leave(self, positions: Mapping[str, int]) -> None:
-        """Leave the group; the segments become free at `positions`."""
+        """Leave the group; the segments become free at `positions`. A reader of a deleted group has left it."""
         if self._heart is not None:
             await self._heart.stop()
-        await self._publisher.stop()
-        await self._synchronizer.fetch()
-        await self._synchronizer.update(
-            lambda state: [r.RemoveReader(self.reader, dict(positions))] if self._is_member(state) else []
-        )
+        with contextlib.suppress(NoSuchReaderGroupError):
+            await self._publisher.stop()
+            await self._synchronizer.fetch()
+            await self._synchronizer.update(
+                lambda state: [r.RemoveReader(self.reader, dict(positions))] if self._is_member(state) else []
+            )
 
     def _is_member(self, state: GroupState) -> bool:
         """Return whether this reader is online, and not another one of its name that started later."""

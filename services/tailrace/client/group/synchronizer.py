@@ -35,7 +35,10 @@ Watcher = Callable[[GroupState], None]
 
 
 class GroupSynchronizer:
-    """Follow and change the state of one group. Not for concurrent use."""
+    """Follow and change the state of one group. Not for concurrent use.
+
+    Whatever reads or writes the state raises NoSuchReaderGroupError once the group was deleted.
+    """
 
     def __init__(self, context: ClientContext, stream: RevisionedStream, name: str) -> None:
         self.name = name
@@ -77,15 +80,31 @@ class GroupSynchronizer:
         finally:
             self._watchers.remove(watcher)
 
+    @contextlib.contextmanager
+    def _naming_the_group(self) -> Iterator[None]:
+        """Raise NoSuchReaderGroupError when a request does not find the segment of the state.
+
+        Callers know the group; its segment is an internal name.
+        """
+        try:
+            yield
+        except NotFoundError as error:
+            raise NoSuchReaderGroupError(f"reader group {self.name} does not exist") from error
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     async def fetch(self) -> None:
         """Apply the records written since the last fetch.
 
         Raises:
+            NoSuchReaderGroupError: the group was deleted.
             CorruptionError, FormatVersionError: a record cannot be read.
             IllegalStateError: a record contradicts the state; the group is unusable.
         """
+        with self._naming_the_group():
+            await self._fetch()
+
+    async def _fetch(self) -> None:
         if self._state is not None:
             try:
                 self._apply_all(await self._stream.read_from(self._revision))
@@ -139,8 +158,9 @@ class GroupSynchronizer:
 
     async def initialize(self, initial: r.Init) -> bool:
         """Write the first state; return False when one exists."""
-        start = await self._stream.oldest()
-        revision = await self._stream.write_conditionally(start, encode_initial(initial))
+        with self._naming_the_group():
+            start = await self._stream.oldest()
+            revision = await self._stream.write_conditionally(start, encode_initial(initial))
         await self.fetch()
         return revision is not None
 
@@ -150,14 +170,15 @@ class GroupSynchronizer:
         After a conflict `generate` is called again.
 
         Raises:
-            OverloadedError: READER_GROUP_CONFLICTS_MAX conflicts in a row.
+            OverloadedError: READER_GROUP_CONFLICTS_MAX conflicts in a row. NoSuchReaderGroupError.
         """
         for _ in range(limits.READER_GROUP_CONFLICTS_MAX):
             updates = list(generate(self.state))
             if not updates:
                 return []
             self._rehearse(updates)
-            revision = await self._stream.write_conditionally(self._revision, encode_batch(updates))
+            with self._naming_the_group():
+                revision = await self._stream.write_conditionally(self._revision, encode_batch(updates))
             if revision is not None:
                 self._apply(False, updates)
                 self._revision = revision
@@ -176,7 +197,8 @@ class GroupSynchronizer:
 
     async def update_unconditionally(self, updates: Sequence[r.Update]) -> None:
         """Write updates that have no precondition; they take effect with the next fetch."""
-        await self._stream.write_unconditionally(encode_batch(updates))
+        with self._naming_the_group():
+            await self._stream.write_unconditionally(encode_batch(updates))
 
     async def compact_sometimes(self) -> None:
         """Compact the records when they have grown, with a low probability for each reader.
@@ -193,6 +215,10 @@ class GroupSynchronizer:
 
         Returns False when another client wrote first.
         """
+        with self._naming_the_group():
+            return await self._compact()
+
+    async def _compact(self) -> bool:
         at = self._revision
         revision = await self._stream.write_conditionally(at, encode_initial(compact(self.state)))
         if revision is None:
