@@ -319,11 +319,12 @@ class ReaderGroup:
         """
         for _ in range(limits.READER_GROUP_RESETS_MAX):
             state = await self.state()
+            tried = state.config.generation
             try:
                 await self._reset_once(state, config or await _from_last_checkpoint(self._context, state))
                 return
             except WriteConflictError as error:
-                await self._catch_up(error)
+                await self._catch_up(tried, error)
         raise WriteConflictError(f"reader group {self.scope}/{self.group} was reset by other clients too often; retry")
 
     async def _reset_once(self, state: GroupState, wanted: ReaderGroupConfig) -> None:
@@ -340,12 +341,18 @@ class ReaderGroup:
         initial = await initial_record(self._context, dataclasses.replace(fresh, generation=generation))
         await self._synchronizer.update(lambda latest: [initial] if latest.config.generation < generation else [])
 
-    async def _catch_up(self, error: TailraceError) -> None:
-        """Write the controller's configuration to the state if the state is older."""
+    async def _catch_up(self, tried: int, error: TailraceError) -> None:
+        """Write the controller's configuration to the state if the state is older.
+
+        Raises `error` when neither has another generation than `tried`, that of the refused reset: then no other reset
+        explains the refusal.
+        """
         stored = await self._context.controller.reader_group_config(self.scope, self.group)
         state = await self.state()
         if stored.generation <= state.config.generation:
-            raise error
+            if state.config.generation == tried:
+                raise error
+            return  # the other client has written the state itself
         initial = await initial_record(self._context, stored)
         await self._synchronizer.update(
             lambda latest: [initial] if latest.config.generation < stored.generation else []

@@ -1,0 +1,76 @@
+"""Resets of one group by several clients at the same time: each takes effect, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tailrace.client.context import ClientContext
+from tailrace.client.group.reader_group import ReaderGroupManager, group_config
+from tailrace.client.model import StreamName
+from tailrace.common.errors import WriteConflictError
+from tailrace.rpc import controller_pb2 as pb
+
+STREAM = StreamName("s", "t")
+DEADLINE_S = 120.0
+
+
+@pytest.fixture
+async def manager(controller: Any, context: ClientContext) -> ReaderGroupManager:
+    """A scope with a group over one segment."""
+    controller.begin((0, 0.0, 1.0))
+    manager = ReaderGroupManager(context, "s")
+    await manager.create("g", group_config({STREAM: None}, automatic_checkpoint_ms=-1))
+    return manager
+
+
+async def test_two_resets_at_the_same_time_both_succeed(controller: Any, manager: ReaderGroupManager) -> None:
+    first, second = await manager.open("g"), await manager.open("g")
+    before = (await first.state()).config.generation
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(first.reset(), second.reset())
+    for group in (first, second):
+        state = await group.state()
+        assert (state.config.generation, state.updating_config) == (before + 2, False)
+    assert controller.groups["g"].generation == before + 2
+
+
+async def test_a_reset_begins_again_when_another_one_completes_before_it(
+    controller: Any, manager: ReaderGroupManager
+) -> None:
+    """The other one ends between this one's look at the state and its first write."""
+    group, other = await manager.open("g"), await manager.open("g")
+    before = (await group.state()).config.generation
+    update = group._synchronizer.update
+    others = [other]
+
+    async def late(*arguments: Any) -> Any:
+        while others:
+            await others.pop().reset()
+        return await update(*arguments)
+
+    group._synchronizer.update = late  # type: ignore[method-assign]
+    wanted = group_config({STREAM: None}, automatic_checkpoint_ms=-1, group_refresh_ms=77)
+    async with asyncio.timeout(DEADLINE_S):
+        await group.reset(wanted)
+    config = (await group.state()).config
+    assert (config.generation, config.group_refresh_ms) == (before + 2, 77)
+
+
+async def test_a_refused_reset_is_not_repeated_when_no_other_one_took_effect(
+    controller: Any, manager: ReaderGroupManager
+) -> None:
+    group = await manager.open("g")
+    asked = 0
+
+    def refuse(_: object) -> object:
+        nonlocal asked
+        asked += 1
+        return pb.UpdateReaderGroupResponse(status=pb.UpdateReaderGroupResponse.INVALID_CONFIG)
+
+    controller.answers["updateReaderGroup"] = refuse
+    with pytest.raises(WriteConflictError):
+        await group.reset()
+    assert asked == 1
