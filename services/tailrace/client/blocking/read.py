@@ -97,11 +97,17 @@ class BlockingEventReader:
 
 
 class BlockingByteStreamReader:
-    """The blocking form of `ByteStreamReader`."""
+    """The blocking form of `ByteStreamReader`.
+
+    A read whose caller was interrupted, as by Ctrl-C, may end with bytes that no caller gets. So each read begins
+    behind the bytes that arrived in the caller's thread, wherever the reader stopped.
+    """
 
     def __init__(self, portal: Portal, reader: ByteStreamReader) -> None:
         self._run = portal.run
         self._reader = reader
+        self._turn = asyncio.Lock()  # an interrupted call may still be ending when the next one begins
+        self._offset = reader.offset
 
     def head(self) -> int:
         """Return the offset of the first byte."""
@@ -112,16 +118,28 @@ class BlockingByteStreamReader:
         return self._run(self._reader.tail())
 
     def seek(self, offset: int) -> None:
-        """Continue reading at `offset`."""
+        """Continue reading at `offset`. Raises BadRequestError for a negative one."""
         self._reader.seek(offset)
+        self._offset = offset
 
     def read(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
         """Return up to `max_bytes` bytes; waits at the end of the stream."""
-        return self._run(self._reader.read(max_bytes, timeout_s=timeout_s))
+        return self._read(lambda: self._reader.read(max_bytes, timeout_s=timeout_s))
 
     def read_exactly(self, count: int, *, timeout_s: float | None = None) -> bytes:
-        """Return `count` bytes."""
-        return self._run(self._reader.read_exactly(count, timeout_s=timeout_s))
+        """Return `count` bytes, fewer at the end of a sealed stream only. A failed or interrupted call takes none."""
+        return self._read(lambda: self._reader.read_exactly(count, timeout_s=timeout_s))
+
+    def _read(self, make: Callable[[], Awaitable[bytes]]) -> bytes:
+        begin = self._offset
+        data = self._run(self._read_at(begin, make))
+        self._offset = begin + len(data)
+        return data
+
+    async def _read_at(self, offset: int, make: Callable[[], Awaitable[bytes]]) -> bytes:
+        async with self._turn:
+            self._reader.seek(offset)
+            return await make()
 
 
 class BlockingTable:

@@ -133,6 +133,50 @@ async def test_a_checkpoint_of_an_interrupted_read_is_returned_again(client: Blo
     await in_thread(reader.close)
 
 
+@pytest.mark.parametrize("method", ["read", "read_exactly"])
+async def test_bytes_of_an_interrupted_read_are_not_lost(method: str, store: Any, client: BlockingClient) -> None:
+    store.segments[STREAM.segment(0)].data += b"0123456789"
+    reader = await in_thread(client.byte_reader, "s/t")
+    read = getattr(reader, method)
+    got = await in_thread(read, 3)
+    await interrupted(reader, read, 3)
+    got += await in_thread(read, 3)
+    assert got == b"012345"
+    await interrupted(reader, read, 2)
+    reader.seek(1)
+    assert await in_thread(read, 2) == b"12", "a seek holds after an interrupted read"
+    with pytest.raises(BadRequestError):
+        reader.seek(-1)
+    assert await in_thread(read, 2) == b"34", "a refused seek changes nothing"
+
+
+async def test_a_read_of_bytes_waits_for_an_interrupted_one_that_still_ends(store: Any, client: BlockingClient) -> None:
+    """The interrupt ends the wait of the caller; the call on the client's loop may find its bytes later."""
+    reader = await in_thread(client.byte_reader, "s/t")
+    run = reader._run
+    interrupted_calls: list[asyncio.Task[bytes]] = []
+
+    def begin_and_interrupt(work: Any) -> Any:
+        async def begin() -> None:
+            interrupted_calls.append(asyncio.create_task(work))
+
+        run(begin())
+        raise KeyboardInterrupt
+
+    reader._run = begin_and_interrupt
+    with pytest.raises(KeyboardInterrupt):
+        await in_thread(reader.read, 3)
+    reader._run = run
+    reading = asyncio.create_task(in_thread(reader.read_exactly, 5))
+    await asyncio.sleep(0.1)
+    store.segments[STREAM.segment(0)].data += b"0123456789"
+    async with store.grown:
+        store.grown.notify_all()
+    assert await reading == b"01234"
+    assert await in_thread(reader.read, 5) == b"56789"
+    assert interrupted_calls[0].result() == b"012"
+
+
 async def test_a_call_from_the_clients_own_thread_does_not_wait_for_itself() -> None:
     portal = Portal()
 
