@@ -66,6 +66,7 @@ class SegmentWriter:
         self._pack = pack
         self._writer_id = new_uuid(context.entropy).bytes
         self._number = 0
+        self._stored_number = _UNKNOWN_WRITER
         self._pending: deque[Block] = deque()
         self._in_flight: deque[Block] = deque()
         self._in_flight_bytes = 0
@@ -241,10 +242,19 @@ class SegmentWriter:
     async def _run(self) -> None:
         """Write until the segment is gone or the writer is closed."""
         try:
-            await self._gone(self, await self._write())
+            await self._end(await self._write())
         except Exception as error:
             self._leave()
-            await self._gone(self, as_known(error, f"the writer of {self.segment}"))
+            await self._end(as_known(error, f"the writer of {self.segment}"))
+
+    async def _end(self, reason: TailraceError) -> None:
+        """Hand over what is not stored.
+
+        The last set-up may have reported more as stored than is acknowledged: what came after its reply failed. Such
+        events would be stored twice, or be reported as failed.
+        """
+        self._acknowledge(self._stored_number)
+        await self._gone(self, reason)
 
     async def _write(self) -> TailraceError:
         """Keep the writer connected while it has events; return why the segment cannot be written to any more."""
@@ -327,6 +337,7 @@ class SegmentWriter:
         reply = await connection.request(setup)
         if not isinstance(reply, c.AppendSetup):
             raise self._context.segments.refusal(self.segment, reply)
+        self._stored_number = reply.last_event_number
         await self._note_length(reply.last_event_number)
         if not connection.is_open:
             raise ConnectionLostError(f"connection to {endpoint} ended")
