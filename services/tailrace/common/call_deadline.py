@@ -1,7 +1,7 @@
 """One deadline for all requests that a call makes one after the other (docs/controller.md#a-container-that-is-away).
 
 A request repeats what may pass for a minute. A call that makes several of them would wait for the sum; within
-`call_deadline` each of them gets the time that is left.
+`call_deadline` each of them gets the time that is left. Within `request_deadline` each gets that much at most.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class _Deadline:
 
 
 _CURRENT: contextvars.ContextVar[_Deadline | None] = contextvars.ContextVar("call deadline", default=None)
+_REQUEST_S: contextvars.ContextVar[float] = contextvars.ContextVar("request deadline", default=math.inf)
 
 
 @contextlib.contextmanager
@@ -39,9 +40,23 @@ def call_deadline(seconds: float) -> Iterator[None]:
         _CURRENT.reset(before)
 
 
+@contextlib.contextmanager
+def request_deadline(seconds: float) -> Iterator[None]:
+    """Bound each request of this block by itself, beside the deadline of the call.
+
+    Long work whose requests are answered goes on; a request that is repeated in vain ends early.
+    """
+    before = _REQUEST_S.set(seconds)
+    try:
+        yield
+    finally:
+        _REQUEST_S.reset(before)
+
+
 def without_deadline() -> None:
-    """Free the current task of its call's deadline: it works for longer than the call."""
+    """Free the current task of its call's deadlines: it works for longer than the call."""
     _CURRENT.set(None)
+    _REQUEST_S.set(math.inf)
 
 
 def restart_deadline() -> None:
@@ -52,6 +67,7 @@ def restart_deadline() -> None:
 
 
 def deadline_s() -> float:
-    """Return the time of the event loop at which requests of the current call end; infinity without a call."""
-    current = _CURRENT.get()
-    return math.inf if current is None else current.ends_s
+    """Return the time of the event loop at which a request that begins now ends; infinity without a deadline."""
+    current, request_s = _CURRENT.get(), _REQUEST_S.get()
+    ends_s = math.inf if current is None else current.ends_s
+    return ends_s if math.isinf(request_s) else min(ends_s, asyncio.get_running_loop().time() + request_s)

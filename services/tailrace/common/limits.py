@@ -370,6 +370,7 @@ SUBSCRIBERS_PER_STREAM_MAX: Final = 1000
 STREAM_REPORTS_MAX: Final = 500  # streams that one call describes
 STREAM_REPORTS_MAX_BYTES: Final = 3 * MIB  # of one answer; a message may have RPC_MESSAGE_MAX_BYTES
 STREAM_REPORTS_KNOWN_MAX: Final = 10_000  # whose last description a client remembers
+STREAM_REPORT_REQUEST_DEADLINE_S: Final = 3.0  # for one request of a report; the other streams of its call wait for it
 STREAM_REPORTS_GATHER_S: Final = 0.01  # that a client waits for other callers
 SUBSCRIBERS_PER_READ_MAX: Final = 16  # records of at most 1 MiB each that one read returns
 STREAMS_PER_READER_GROUP_MAX: Final = 1000

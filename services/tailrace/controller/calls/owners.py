@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tailrace.common import limits
+from tailrace.common.call_deadline import request_deadline
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotTheOwnerError, TailraceError
 from tailrace.common.stream_policies import ScaleType
 from tailrace.common.task_groups import gather_bounded
@@ -125,6 +126,7 @@ class OwnerService:
     async def stream_reports(self, request: pb.StreamReportsRequest, call: Call) -> pb.StreamReports:
         """Describe many streams at once; one that cannot be described now keeps no other from it.
 
+        One whose container does not answer delays the others by `limits.STREAM_REPORT_REQUEST_DEADLINE_S`.
         With `mayEnd` the answer ends where it would have more than `limits.STREAM_REPORTS_MAX_BYTES`.
         """
         if len(request.streams) > limits.STREAM_REPORTS_MAX:
@@ -133,7 +135,8 @@ class OwnerService:
         async def report(wanted: pb.StreamReportsRequest.Wanted) -> pb.StreamReports.Report:
             one = pb.DescribeStreamRequest(scope=wanted.scope, stream=wanted.stream, sizes=True)
             try:
-                described = await self.describe_stream(one, call)
+                with request_deadline(limits.STREAM_REPORT_REQUEST_DEADLINE_S):
+                    described = await self.describe_stream(one, call)
             except TailraceError as error:
                 return pb.StreamReports.Report(error=str(error) or type(error).__name__)
             version = _version(described)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,13 @@ from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.retry import Attempts, with_retries
 from tailrace.client.types import Endpoint
-from tailrace.common.call_deadline import call_deadline, restart_deadline, without_deadline
+from tailrace.common.call_deadline import (
+    call_deadline,
+    deadline_s,
+    request_deadline,
+    restart_deadline,
+    without_deadline,
+)
 from tailrace.common.errors import DeadlineError, UnavailableError, WrongHostError
 from tailrace.common.real_ports import SystemEntropy
 from tailrace.wire import commands as c
@@ -94,6 +101,22 @@ async def test_it_begins_again_after_a_wait_that_has_its_own_bound(store: Any, s
         restart_deadline()
         assert (await segments.segment_info(name)).length == 0
     assert (await segments.segment_info(name)).length == 0
+
+
+async def test_each_request_has_its_own_bound_and_that_of_the_call() -> None:
+    with call_deadline(3600.0), request_deadline(1.0):
+        before_s = deadline_s()
+        await asyncio.sleep(0.01)
+        assert deadline_s() > before_s, "a request that begins later ends later"
+        assert deadline_s() <= asyncio.get_running_loop().time() + 1.0
+        without_deadline()
+        assert deadline_s() == math.inf
+    with call_deadline(1.0), request_deadline(3600.0):
+        before_s = deadline_s()
+        await asyncio.sleep(0.01)
+        assert deadline_s() == before_s
+    with request_deadline(1.0):
+        assert deadline_s() <= asyncio.get_running_loop().time() + 1.0
 
 
 async def test_an_attempt_that_the_deadline_cuts_short_keeps_the_reason_of_the_one_before() -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from tailrace.client.retry import Attempts, with_retries
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, UnavailableError
+from tailrace.common.errors import BadRequestError, UnavailableError, WrongHostError
+from tailrace.common.real_ports import SystemEntropy
 from tailrace.controller.managers.sizes import head_bytes
 from tailrace.controller.metadata.epochs import first_epoch, new_segments, next_epoch, segments_of
 from tailrace.controller.metadata.records import SealedRecord
@@ -16,6 +18,7 @@ from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
 
 STATUS = pb.OwnedStreamStatus
+DEADLINE_S = 120.0
 
 
 async def describe(api: Any, *, sizes: bool = True) -> pb.StreamDescription:
@@ -333,6 +336,32 @@ async def test_a_stream_that_cannot_be_described_keeps_no_other_from_it(
     assert found.description.segments == 1
     with pytest.raises(BadRequestError, match="at most 500"):
         await reports(api, *((f"s{number}", 0) for number in range(501)))
+
+
+async def test_a_stream_whose_container_is_not_open_delays_no_other_for_long(
+    world: Any, make_api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request to such a container is repeated: the whole call once took RPC_REQUESTS_DEADLINE_S each time."""
+    monkeypatch.setattr(limits, "STREAM_REPORT_REQUEST_DEADLINE_S", 0.2)
+    controller = await world.start(requests_deadline_s=3600.0)
+    well, sick = (make_api(controller, stream=name) for name in ("well", "sick"))
+    await well.setup(2)
+    await sick.setup(2)
+    stalled, segment_info = segment(sick, 0), world.segments.segment_info
+
+    async def repeated(name: str) -> Any:
+        async def request(_: Attempts) -> Any:
+            if name == stalled:
+                raise WrongHostError("container 3 is not open")
+            return await segment_info(name)
+
+        return await with_retries(request, SystemEntropy(), 3600.0)
+
+    monkeypatch.setattr(world.segments, "segment_info", repeated)
+    async with asyncio.timeout(DEADLINE_S):
+        gone, found = await reports(well, ("sick", 0), ("well", 0))
+    assert (gone.error, gone.HasField("description")) == ("container 3 is not open", False)
+    assert (found.error, found.description.segments) == ("", 2)
 
 
 async def test_an_answer_ends_where_it_would_be_too_long(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
