@@ -1,7 +1,7 @@
 """Track the lag of all reader groups: one measurement of a cluster serves all its groups (docs/design.md#resources).
 
 The first request after a period starts the measurement. Other requests wait for it, or return the last result. A group
-that has not been measured yet is measured alone, once.
+without a sample is measured alone, beside the others: it may wait for a container that is not open.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from tailrace.client.group import rust
 from tailrace.client.group.view import GroupView, view_of
 from tailrace.common import limits
-from tailrace.common.errors import NotFoundError, OverloadedError, TailraceError
+from tailrace.common.call_deadline import request_deadline
+from tailrace.common.errors import NotFoundError, OverloadedError, TailraceError, UnavailableError
+from tailrace.common.task_groups import run_all
 from tailrace_operator.readergroup.measure import Histories, Sample, Seen, SegmentLook, measure
 
 if TYPE_CHECKING:
@@ -38,12 +40,21 @@ class TrackedGroup:
 
 @dataclass(slots=True)
 class _Group:
-    """A tracked group. ``handle`` follows the state of a group of the Java flavour."""
+    """A tracked group. ``handle`` follows the state of a group of the Java flavour; ``results`` counts measurements."""
 
     group: TrackedGroup
     handle: ReaderGroup | None = None
     seen: dict[str, Seen] = field(default_factory=dict)
     found: Sample | TailraceError | None = None
+    results: int = 0
+    measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def note(self, found: Sample | TailraceError) -> None:
+        """Keep the result of a measurement. After a failure the state is opened again."""
+        self.found = found
+        self.results += 1
+        if isinstance(found, TailraceError):
+            self.handle = None
 
 
 @dataclass(slots=True)
@@ -80,12 +91,13 @@ class LagTracker:
                 )
             group = known.groups[wanted.resource] = _Group(wanted)
         group.group = wanted
+        results = group.results
         async with known.measuring:
             if known.measured_s is None or self._now_s() - known.measured_s >= limits.OPERATOR_LAG_PERIOD_S:
                 known.measured_s = self._now_s()
                 await self._measure(cluster, known, list(known.groups.values()))
-            elif group.found is None or isinstance(group.found, TailraceError):
-                await self._measure(cluster, known, [group])
+        if group.results == results and not isinstance(group.found, Sample):
+            await self._measure(cluster, known, [group])
         if isinstance(group.found, TailraceError):
             raise group.found.with_traceback(None)
         assert group.found is not None
@@ -124,28 +136,32 @@ class LagTracker:
         """Measure groups, a few at a time; the failure of one group does not affect others."""
         self.measurements += 1
         look = SegmentLook(known.histories)
-        for start in range(0, len(groups), limits.OPERATOR_LAG_CONCURRENT_MAX):
-            part = groups[start : start + limits.OPERATOR_LAG_CONCURRENT_MAX]
-            try:
-                async with self._controllers.use(cluster) as client:
-                    await asyncio.gather(*(self._measure_one(client, group, look) for group in part))
-            except TailraceError as error:
-                for group in part:
-                    group.found, group.handle = error, None
+        left = iter(groups)
 
-    async def _measure_one(self, client: Client, group: _Group, look: SegmentLook) -> None:
+        async def work() -> None:
+            for group in left:  # shared by all workers
+                async with group.measuring:  # else a group that is measured alone would change meanwhile
+                    group.note(await self._result(cluster, group, look))
+
+        await run_all(*(work() for _ in groups[: limits.OPERATOR_LAG_CONCURRENT_MAX]))
+
+    async def _result(self, cluster: ClusterName, group: _Group, look: SegmentLook) -> Sample | TailraceError:
+        """Measure one group; return its sample, or why it has none.
+
+        Each request is bounded by itself, because the client repeats it for longer than `Controllers.use` lasts, and
+        because a group of many segments may take long while all its requests are answered.
+        """
+        name = f"{group.group.scope}/{group.group.name}"
         try:
-            positions = await self._positions(client, group)
-            group.found = await measure(
-                client,
-                f"{group.group.scope}/{group.group.name}",
-                positions,
-                look,
-                group.seen,
-                publishes=group.group.publishes,
-            )
+            async with self._controllers.use(cluster) as client:
+                try:
+                    with request_deadline(limits.OPERATOR_LAG_REQUEST_DEADLINE_S):
+                        positions = await self._positions(client, group)
+                        return await measure(client, name, positions, look, group.seen, publishes=group.group.publishes)
+                except TailraceError as error:  # not of the controller: the others go on
+                    return _named(error, name)
         except TailraceError as error:
-            group.found, group.handle = error, None
+            return _named(error, name)
 
     async def _positions(self, client: Client, group: _Group) -> GroupView:
         scope, name = group.group.scope, group.group.name
@@ -156,6 +172,15 @@ class LagTracker:
                 return view_of(await group.handle.state())
         group.handle = await client.reader_groups(scope).open(name)
         return view_of(await group.handle.state())
+
+
+def _named(error: TailraceError, group: str) -> TailraceError:
+    """Return the error, with the group's name if it says only that something does not answer."""
+    if not isinstance(error, UnavailableError):
+        return error
+    named = UnavailableError(f"reader group {group} cannot be measured now: {error}")
+    named.__cause__ = error.with_traceback(None)  # the group keeps it for long
+    return named
 
 
 def _identity(group: TrackedGroup) -> tuple[str, str, bool]:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.client.group.report import published_cut, segments_after
 from tailrace.client.group.stream_cuts import complete_cuts
 from tailrace.client.model import StreamName
+from tailrace.client.retry import without_traceback
 from tailrace.common import limits, names
-from tailrace.common.errors import NoSuchSegmentError
+from tailrace.common.errors import NoSuchSegmentError, UnavailableError
 from tailrace_operator.readergroup.history import NOTHING_UNREAD, Age, LengthHistory, oldest
 
 if TYPE_CHECKING:
@@ -58,20 +59,28 @@ class Histories:
 
 
 class SegmentLook:
-    """Segment properties during one measurement of a cluster; each segment is queried once for all its groups."""
+    """Segment properties during one measurement of a cluster; each segment is queried once for all its groups.
+
+    Also one that does not answer: else each group that reads it would wait for it as long.
+    """
 
     def __init__(self, histories: Histories) -> None:
         self._histories = histories
-        self._infos: dict[str, SegmentInfo | None] = {}
+        self._infos: dict[str, SegmentInfo | UnavailableError | None] = {}
 
     async def info(self, client: Client, segment: str) -> SegmentInfo | None:
-        """Return the properties; None for a deleted segment."""
+        """Return the properties; None for a deleted segment. Raises UnavailableError."""
         if segment not in self._infos:
             try:
                 self._infos[segment] = await client.context.segments.segment_info(segment)
             except NoSuchSegmentError:
                 self._infos[segment] = None
-        return self._infos[segment]
+            except UnavailableError as error:
+                self._infos[segment] = error
+        found = self._infos[segment]
+        if isinstance(found, UnavailableError):
+            raise without_traceback(found)
+        return found
 
     def age(self, segment: str, length: int, position: int, empty_at_s: float | None) -> Age:
         """Return the age of the byte at a position; `empty_at_s`: a time at which the segment did not exist yet."""

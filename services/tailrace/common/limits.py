@@ -614,6 +614,7 @@ OPERATOR_PIPELINE_STATUS_S: Final = 3.0  # for a driver's answer
 OPERATOR_PIPELINE_STATUS_MAX_BYTES: Final = 16 * KIB  # of that answer
 OPERATOR_PIPELINE_THREADS: Final = 4  # drivers asked at a time
 OPERATOR_LAG_PERIOD_S: Final = 30.0  # between two measurements of all reader groups of a cluster
+OPERATOR_LAG_REQUEST_DEADLINE_S: Final = 5.0  # for one request of a group's measurement
 OPERATOR_LAG_CONCURRENT_MAX: Final = 8  # streams and groups of a cluster measured at a time
 OPERATOR_LAG_GROUPS_MAX: Final = 5000  # measured in one process
 OPERATOR_LAG_SEGMENTS_MAX: Final = 100_000  # whose lengths are remembered

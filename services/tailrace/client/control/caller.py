@@ -10,7 +10,7 @@ import structlog
 from tailrace.client.control.transport import UnknownStatusError
 from tailrace.client.model import Cut, SegmentRange, StreamName
 from tailrace.client.retry import Backoff
-from tailrace.common import limits
+from tailrace.common import call_deadline, limits
 from tailrace.common.errors import (
     ClientClosedError,
     ConditionFailedError,
@@ -66,7 +66,8 @@ class Caller:
         """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        ends_at_s = began_s + self._deadline_s
+        ends_at_s = min(began_s + self._deadline_s, call_deadline.deadline_s())
+        allowed_s = max(0.0, ends_at_s - began_s)
         backoff = Backoff(self._entropy)
         attempts = 0
         unsure = noticed = False
@@ -76,7 +77,7 @@ class Caller:
                 async with asyncio.timeout(left_s):
                     return await self._transport.call(method, request, reply, left_s), unsure
             except TimeoutError as error:
-                raise DeadlineError(f"the controller did not answer {method} within {self._deadline_s:g} s") from error
+                raise DeadlineError(f"the controller did not answer {method} within {allowed_s:.3g} s") from error
             except UnavailableError as error:
                 failure: TailraceError = error
             except TailraceError as error:
@@ -90,7 +91,7 @@ class Caller:
                 raise failure
             if not noticed and loop.time() >= began_s + limits.CLIENT_WAIT_NOTICE_S:
                 noticed = True
-                _LOG.warning("controller_call_waits", call=method, deadline_s=self._deadline_s, reason=str(failure))
+                _LOG.warning("controller_call_waits", call=method, deadline_s=allowed_s, reason=str(failure))
             await asyncio.sleep(delay_s)
 
     async def close(self) -> None:
