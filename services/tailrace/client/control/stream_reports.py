@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.client.control.owners import StreamDescription, description
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
+from tailrace.common.task_groups import run_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,13 +28,15 @@ class StreamReports:
     """Descriptions of many streams of one cluster. ``calls`` returns the controller to ask.
 
     Waiting callers share a batch of at most ``limits.STREAM_REPORTS_MAX`` streams. A stream that has not changed since
-    its last report is not sent again.
+    its last report is not sent again. Streams whose last report was an error are in a batch of their own: an answer
+    waits for its slowest stream.
     """
 
     def __init__(self, calls: Callable[[], OwnerCalls]) -> None:
         self._calls = calls
         self._waiting: dict[StreamName, list[asyncio.Future[StreamDescription]]] = {}
         self._known: OrderedDict[StreamName, _Known] = OrderedDict()
+        self._away: OrderedDict[StreamName, None] = OrderedDict()
         self._batches: set[asyncio.Task[None]] = set()
         self.calls = 0
         """Calls that were made."""
@@ -68,15 +71,23 @@ class StreamReports:
         try:
             await asyncio.sleep(limits.STREAM_REPORTS_GATHER_S)
             waiting, self._waiting = self._waiting, {}
-            streams = list(waiting)
-            for start in range(0, len(streams), limits.STREAM_REPORTS_MAX):
-                await self._ask(streams[start : start + limits.STREAM_REPORTS_MAX], waiting)
-        except Exception as error:
-            for answer in _unanswered(waiting):
-                answer.set_exception(error)
+            away = [stream for stream in waiting if stream in self._away]
+            others = [stream for stream in waiting if stream not in self._away]
+            await run_all(self._ask_all(others, waiting), self._ask_all(away, waiting))
         finally:
             for answer in _unanswered(waiting):
                 answer.set_exception(_closed())
+
+    async def _ask_all(
+        self, streams: Sequence[StreamName], waiting: dict[StreamName, list[asyncio.Future[StreamDescription]]]
+    ) -> None:
+        for start in range(0, len(streams), limits.STREAM_REPORTS_MAX):
+            part = streams[start : start + limits.STREAM_REPORTS_MAX]
+            try:
+                await self._ask(part, waiting)
+            except Exception as error:  # any error is that of the callers, who raise it
+                for stream in part:
+                    _answer(waiting[stream], error)
 
     async def _ask(
         self, streams: Sequence[StreamName], waiting: dict[StreamName, list[asyncio.Future[StreamDescription]]]
@@ -99,7 +110,11 @@ class StreamReports:
             streams = [stream for stream in streams[len(reports) :] if not all(one.done() for one in waiting[stream])]
 
     def _read(self, stream: StreamName, report: pb.StreamReports.Report, known: _Known | None) -> StreamDescription:
+        self._away.pop(stream, None)
         if report.error:
+            self._away[stream] = None
+            if len(self._away) > limits.STREAM_REPORTS_KNOWN_MAX:
+                self._away.popitem(last=False)
             raise UnavailableError(report.error)
         if known is not None and report.version == known.version:
             return known.description

@@ -6,13 +6,15 @@ import asyncio
 
 import pytest
 
-from tailrace.client.control.owners import OwnerCalls
+from tailrace.client.control.owners import OwnerCalls, StreamDescription
 from tailrace.client.control.stream_reports import StreamReports
 from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchStreamError, UnavailableError
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
+
+DEADLINE_S = 120.0
 
 
 class Calls(OwnerCalls):
@@ -22,6 +24,9 @@ class Calls(OwnerCalls):
         self.asked: list[list[tuple[str, int]]] = []
         self.tails: dict[str, int] = {}
         self.away: set[str] = set()
+        self.slow = asyncio.Event()
+        self.slow.set()
+        """Unset: calls that ask for a stream that is away do not end."""
         self.failure: Exception | None = None
         self.pause_s = 0.0
         self.room: int | None = None
@@ -33,6 +38,8 @@ class Calls(OwnerCalls):
             raise self.failure
         assert isinstance(wanted, list)
         self.asked.append([(stream.stream, since) for stream, since in wanted])
+        if any(stream.stream in self.away for stream, _ in wanted):
+            await self.slow.wait()
         return [self._report(stream.stream, since) for stream, since in wanted][: self.room]
 
     def _report(self, name: str, since: int) -> pb.StreamReports.Report:
@@ -119,6 +126,32 @@ async def test_each_caller_gets_the_error_of_its_stream() -> None:
     assert isinstance(away, UnavailableError)
     assert "moving" in str(away)
     assert isinstance(missing, NoSuchStreamError)
+
+
+async def test_a_stream_that_was_away_delays_no_other_of_the_next_time() -> None:
+    calls = Calls()
+    calls.tails, calls.away = {"there": 1, "away": 2}, {"away"}
+    reports = StreamReports(lambda: calls)
+
+    async def both() -> tuple[asyncio.Future[StreamDescription], asyncio.Future[StreamDescription]]:
+        away, there = (asyncio.ensure_future(reports.describe(stream(name))) for name in ("away", "there"))
+        async with asyncio.timeout(DEADLINE_S):
+            assert (await there).tail_bytes == 1
+        return there, away
+
+    _, away = await both()
+    with pytest.raises(UnavailableError, match="moving"):
+        await away
+    calls.slow.clear()
+    for _ in range(2):
+        _, away = await both()
+        assert not away.done(), "it is asked for by itself"
+    calls.away.clear()
+    calls.slow.set()
+    assert (await away).tail_bytes == 2
+    calls.asked.clear()
+    await both()
+    assert len(calls.asked) == 1, "it answers again"
 
 
 async def test_a_failed_call_fails_its_callers_and_no_later_one() -> None:
