@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,11 +13,13 @@ from harness.localobjects import NAMESPACE, LocalObjects
 from tailrace.client.control.owners import StreamDescription
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.common import limits
-from tailrace.common.real_ports import SystemClock
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
-from tailrace_operator.connections.controllers import Controllers
+from tailrace.rpc import operator_pb2 as pb
+from tailrace_operator.connections.controllers import ClusterName, Controllers
 from tailrace_operator.kube.manifests import Notice
 from tailrace_operator.kube.objects import STREAMS
+from tailrace_operator.reconcile.loop import ReconcileLoop
 from tailrace_operator.schema.specs import StreamSpec
 from tailrace_operator.stream import conditions, reconcile
 from tailrace_operator.stream.owner import Owner
@@ -63,6 +67,45 @@ async def test_policies_are_not_called_enforced_without_a_cluster(
         "RetentionEnforced": ("Unknown", "NotCarriedOut"),
     }
     assert not outcome.carried_out, "it waits for a cluster"
+
+
+async def test_a_stream_that_cannot_be_described_keeps_its_status_and_is_tried_again(
+    objects: LocalObjects, streams: StreamReconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller answers for its other streams: that one's error is not that the stream is gone."""
+    monkeypatch.setattr(limits, "OPERATOR_RETRY_MIN_S", 0.01)
+    monkeypatch.setattr(limits, "OPERATOR_RETRY_MAX_S", 0.01)
+    link = streams._controllers._link(ClusterName(NAMESPACE, "main"))
+
+    async def scope_exists(_: str) -> bool:
+        return True
+
+    asked, tried = itertools.count(1), asyncio.Event()
+
+    async def stream_reports(wanted: list[object]) -> list[pb.StreamReports.Report]:
+        if next(asked) > limits.OPERATOR_FAILURES_REPORT:  # then the conditions have been written
+            tried.set()
+        return [pb.StreamReports.Report(error="container 3 is not open") for _ in wanted]
+
+    monkeypatch.setattr(link.client.context.controller, "scope_exists", scope_exists)
+    monkeypatch.setattr(link.client.context.controller, "stream_reports", stream_reports)
+    objects.make(STREAM_CLUSTERS, "main", {})
+    objects.make(STREAMS, "orders", SPEC)
+    objects.put_status(STREAMS, "orders", {"segments": 2, "tailBytes": "7"})
+    loop = ReconcileLoop(objects, NAMESPACE, SystemClock(), SystemEntropy())
+    loop.add(streams)
+    work = asyncio.ensure_future(loop.run([STREAMS]))
+    try:
+        async with asyncio.timeout(120.0):
+            await tried.wait()
+    finally:
+        work.cancel()
+        await asyncio.wait([work])
+    status = (await objects.get(STREAMS, NAMESPACE, "orders"))["status"]
+    ready = next(one for one in status["conditions"] if one["type"] == "Ready")
+    assert (ready["status"], ready["reason"], ready["message"]) == ("Unknown", "Unavailable", "container 3 is not open")
+    assert (status["segments"], status["tailBytes"]) == (2, "7")
+    assert link.silent_until_s is None, "the controller counts as one that answers"
 
 
 NOW_MS = 1_700_000_000_000
