@@ -51,7 +51,7 @@ async def test_a_reset_begins_again_when_another_one_completes_before_it(
             await others.pop().reset()
         return await update(*arguments)
 
-    group._synchronizer.update = late  # type: ignore[method-assign]
+    group._synchronizer.update = late  # type: ignore[method-assign, assignment]
     wanted = group_config({STREAM: None}, automatic_checkpoint_ms=-1, group_refresh_ms=77)
     async with asyncio.timeout(DEADLINE_S):
         await group.reset(wanted)

@@ -36,9 +36,11 @@ async def writer(store: Any, controller: Any, context: ClientContext) -> AsyncIt
 
 def at(store: Any, kind: type[c.Command], act: Callable[[Any], list[c.Command]]) -> None:
     """Answer the requests of a kind on the first segment."""
-    store.rules.append(
-        lambda command: act(command) if isinstance(command, kind) and command.segment == SEGMENT else None
-    )
+
+    def answer(command: Any) -> list[c.Command] | None:
+        return act(command) if isinstance(command, kind) and command.segment == SEGMENT else None
+
+    store.rules.append(answer)
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["before its length is known", "before the next set-up"])
