@@ -38,7 +38,7 @@ async def test_two_resets_at_the_same_time_both_succeed(controller: Any, manager
 
 
 async def test_a_reset_begins_again_when_another_one_completes_before_it(
-    controller: Any, manager: ReaderGroupManager
+    manager: ReaderGroupManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one ends between this one's look at the state and its first write."""
     group, other = await manager.open("g"), await manager.open("g")
@@ -51,7 +51,7 @@ async def test_a_reset_begins_again_when_another_one_completes_before_it(
             await others.pop().reset()
         return await update(*arguments)
 
-    group._synchronizer.update = late  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(group._synchronizer, "update", late)
     wanted = group_config({STREAM: None}, automatic_checkpoint_ms=-1, group_refresh_ms=77)
     async with asyncio.timeout(DEADLINE_S):
         await group.reset(wanted)

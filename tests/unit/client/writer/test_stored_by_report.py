@@ -37,10 +37,10 @@ async def writer(store: Any, controller: Any, context: ClientContext) -> AsyncIt
 def at(store: Any, kind: type[c.Command], act: Callable[[Any], list[c.Command]]) -> None:
     """Answer the requests of a kind on the first segment."""
 
-    def answer(command: Any) -> list[c.Command] | None:
-        return act(command) if isinstance(command, kind) and command.segment == SEGMENT else None
+    def rule(command: c.Command) -> list[c.Command] | None:
+        return act(command) if isinstance(command, kind) and getattr(command, "segment", "") == SEGMENT else None
 
-    store.rules.append(answer)
+    store.rules.append(rule)
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["before its length is known", "before the next set-up"])
