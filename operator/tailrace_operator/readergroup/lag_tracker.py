@@ -154,12 +154,9 @@ class LagTracker:
         name = f"{group.group.scope}/{group.group.name}"
         try:
             async with self._controllers.use(cluster) as client:
-                try:
-                    with request_deadline(limits.OPERATOR_LAG_REQUEST_DEADLINE_S):
-                        positions = await self._positions(client, group)
-                        return await measure(client, name, positions, look, group.seen, publishes=group.group.publishes)
-                except TailraceError as error:  # not of the controller: the others go on
-                    return _named(error, name)
+                with request_deadline(limits.OPERATOR_LAG_REQUEST_DEADLINE_S):
+                    positions = await self._positions(client, group)
+                    return await measure(client, name, positions, look, group.seen, publishes=group.group.publishes)
         except TailraceError as error:
             return _named(error, name)
 

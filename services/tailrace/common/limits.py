@@ -328,6 +328,8 @@ READER_DEAD_AFTER_MIN_S: Final = 0.5
 READER_DEAD_AFTER_MAX_S: Final = 86_400.0
 READER_HEARTBEATS_PER_DEAD_AFTER: Final = 6
 READER_EVENTS_PER_READ_MAX: Final = 100_000  # of one call
+READER_EVENTS_PER_LOOK: Final = 1000  # of one segment that `events` yields between two looks at the group
+READER_LOOK_PAUSE_S: Final = 0.1  # at least, between two such looks
 READER_GROUP_RECORD_MAX_BYTES: Final = EVENT_MAX_BYTES
 
 # -- direct reads of Tier 2 (docs/spark-direct.md) ----------------------------------------------------------------

@@ -70,6 +70,7 @@ class Caller:
         allowed_s = max(0.0, ends_at_s - began_s)
         backoff = Backoff(self._entropy)
         attempts = 0
+        failure: TailraceError | None = None
         unsure = noticed = False
         while True:
             left_s = max(0.0, ends_at_s - loop.time())
@@ -77,9 +78,12 @@ class Caller:
                 async with asyncio.timeout(left_s):
                     return await self._transport.call(method, request, reply, left_s), unsure
             except TimeoutError as error:
-                raise DeadlineError(f"the controller did not answer {method} within {allowed_s:.3g} s") from error
+                before = "" if failure is None else f"; before: {failure}"
+                raise DeadlineError(
+                    f"the controller did not answer {method} within {allowed_s:.3g} s{before}"
+                ) from error
             except UnavailableError as error:
-                failure: TailraceError = error
+                failure = error
             except TailraceError as error:
                 attempts += 1
                 if attempts >= _attempts_of(error):

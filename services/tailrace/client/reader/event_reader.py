@@ -176,12 +176,13 @@ class EventReader:
         while True:
             item = await self.read_event(max(0, int((idle_at_s - loop.time()) * 1000)))
             if item is not None and item.checkpoint is None:
-                look_s = self._joined().next_look_s()
+                # The loop's body may take long: the group waits for this reader, and so does its heartbeat. But a look
+                # may take long, too.
+                look_s = max(self._joined().next_look_s(), loop.time() + limits.READER_LOOK_PAUSE_S)
                 yield item
                 source = self._inputs.get(item.segment)
-                # The loop's body may take long: the group waits for this reader, and so does its heartbeat.
-                while loop.time() < look_s:
-                    item = self._next_fetched(item.segment, source)
+                for _ in range(limits.READER_EVENTS_PER_LOOK - 1):
+                    item = self._next_fetched(item.segment, source) if loop.time() < look_s else None
                     if item is None:
                         break
                     yield item

@@ -126,7 +126,7 @@ class EventWriter(RoutedWriter):
             except ClientClosedError:
                 raise
             except (UnavailableError, IllegalStateError) as error:
-                if loop.time() >= gives_up_at_s:
+                if self._error is not None or loop.time() >= gives_up_at_s:
                     raise
                 old.notice(error)
                 await asyncio.sleep(backoff.next_delay_s())

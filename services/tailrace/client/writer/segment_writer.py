@@ -254,6 +254,7 @@ class SegmentWriter:
         events would be stored twice, or be reported as failed.
         """
         self._acknowledge(self._stored_number)
+        self._progressed_here = False  # from now on nothing progresses: the wait for a successor is noted once
         await self._gone(self, reason)
 
     async def _write(self) -> TailraceError:

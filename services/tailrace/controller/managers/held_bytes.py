@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from tailrace.common import limits
+from tailrace.common.call_deadline import without_deadline
 from tailrace.common.errors import TailraceError
 from tailrace.common.task_groups import run_all
 
@@ -70,6 +71,7 @@ class HeldBytes:
             await asyncio.gather(asking, return_exceptions=True)
 
     async def _round(self, source: HeldBytesSource) -> None:
+        without_deadline()  # the call that begins a round is that of one stream
         found: dict[str, int] = {}
         slots = asyncio.Semaphore(limits.HELD_BYTES_CONTAINERS_CONCURRENT_MAX)
         try:

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tailrace.client import BlockingClient
-from tailrace.common.errors import BadRequestError, NoSuchStreamError, NotFoundError
+from tailrace.common.errors import BadRequestError, NotFoundError
 from tailrace.common.real_ports import SystemClock
 from tailrace.common.stream_cut import StreamCut, without_future
 from tailrace.pipelines.source.ingest_times import RecordedCuts
@@ -128,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         try:
             end = self._advanced(positions, bounds, fresh=False)
-        except NoSuchStreamError:
+        except NotFoundError:
             if self._tagged is None:
                 raise
             end = self._advanced(positions, bounds, fresh=True)  # without those that were deleted meanwhile

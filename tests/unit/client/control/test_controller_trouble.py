@@ -276,6 +276,7 @@ async def test_a_controller_in_trouble_during_a_scale_does_not_end_a_writer(
 ) -> None:
     monkeypatch.setattr(limits, "CLIENT_CONTROLLER_ATTEMPTS_MAX", 2)
     monkeypatch.setattr(context.controller, "_deadline_s", 0.2)
+    monkeypatch.setattr(limits, "CLIENT_WAIT_NOTICE_S", 0.0)
     controller.begin((0, 0.0, 1.0))
     asked = 0
 
@@ -291,7 +292,9 @@ async def test_a_controller_in_trouble_during_a_scale_does_not_end_a_writer(
         async with EventWriter(context, STREAM) as writer:
             await writer.write_event(b"x", "k")
             controller.scale([0], (E1 + 1, 0.0, 0.5), (E1 + 2, 0.5, 1.0))
-            await writer.write_event(b"y", "k")
+            with structlog.testing.capture_logs() as logs:
+                await writer.write_event(b"y", "k")
+    assert [entry["event"] for entry in logs].count("write_waits") == 1, "once, however often it is asked"
 
 
 async def test_a_controller_that_stays_in_trouble_ends_a_writer_at_last(

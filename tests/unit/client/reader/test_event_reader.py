@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from tailrace.client.context import ClientContext
+from tailrace.client.group.membership import GroupMember
 from tailrace.client.group.reader_group import ReaderGroup, ReaderGroupManager, group_config
 from tailrace.client.group.state import policy
 from tailrace.client.group.state import records as r
 from tailrace.client.model import StreamName
 from tailrace.client.reader.event_reader import EventReader
 from tailrace.client.reader.truncations import StreamTruncatedError
+from tailrace.common import limits
 from tailrace.common.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -172,6 +174,31 @@ async def test_a_loop_with_long_work_keeps_the_group_waiting_for_a_short_time(
     assert making is not None
     making.result()
     assert seen < 1000, "all of them were fetched at once"
+
+
+async def test_a_look_that_takes_long_is_not_made_for_each_event(
+    store: Any, group: ReaderGroup, readers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, 0, *(b"%d" % i for i in range(500)))
+    first = await readers("r1")
+    looks = 0
+    look = GroupMember.look
+
+    async def slow(member: GroupMember) -> None:
+        nonlocal looks
+        looks += 1
+        await look(member)
+        await asyncio.sleep(0.03)  # longer than the group's refresh
+
+    monkeypatch.setattr(GroupMember, "look", slow)
+    monkeypatch.setattr(limits, "READER_LOOK_PAUSE_S", DEADLINE_S)
+    seen = 0
+    async with asyncio.timeout(DEADLINE_S):
+        async for _ in first.events(idle_ms=20_000):
+            seen += 1
+            if seen == 400:
+                break
+    assert looks < 100
 
 
 async def test_a_dead_reader_is_declared_offline(store: Any, group: ReaderGroup, readers: Any) -> None:

@@ -151,6 +151,15 @@ def test_stalled_groups_are_measured_beside_the_others() -> None:
     simulated(scenario)
 
 
+def test_a_controller_that_answers_no_measurement_does_not_count_as_answering() -> None:
+    async def scenario(tracker: Tracker) -> None:
+        tracker.not_described = set(NAMES)
+        assert all(isinstance(one, UnavailableError) for one in await samples(tracker, NAMES))
+        assert tracker._controllers._link(MAIN).answered_s is None, "the next user probes it"
+
+    simulated(scenario)
+
+
 def test_a_group_that_is_measured_alone_keeps_no_other_waiting() -> None:
     async def scenario(tracker: Tracker) -> None:
         loop = asyncio.get_running_loop()
