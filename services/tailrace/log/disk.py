@@ -160,7 +160,8 @@ class RealDisk(RealFolderFiles):
             file.close()
             os.unlink(path)
             if isinstance(error, OSError) and error.errno in NO_SPACE:
-                raise DiskFullError(f"no space for {length_bytes} bytes of log in {os.path.dirname(path)}") from error
+                what = f"no space for {length_bytes} bytes of log in {os.path.dirname(path)}"
+                raise DiskFullError(f"{what}: {error.strerror}") from error
             raise
         return file
 

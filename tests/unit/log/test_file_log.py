@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -260,6 +261,23 @@ def test_a_file_that_cannot_hold_a_frame_is_refused() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "log"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_full_disk_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    disk = RealDisk()
+
+    def no_space(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
+    try:
+        with pytest.raises(DiskFullError, match=f"no space for 4096 bytes of log in .*: {os.strerror(number)}"):
+            await disk.create_zeroed(str(tmp_path / "spare-1.log"), 4096)
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        disk.close()
+
 
 
 async def written(folder: Path, payloads: list[bytes], epoch: int = 1) -> None:

@@ -263,7 +263,8 @@ def test_a_forked_child_must_create_its_own_client() -> None:
 
 
 PROGRAM = """
-import sys, threading
+import logging, sys, threading
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # without its warnings of callbacks that a slow machine makes slow
 from tailrace.client import BlockingClient
 from tailrace.common.errors import IllegalStateError
 
