@@ -40,13 +40,15 @@ async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) 
     calls at a time, however many items there are.
     """
     chosen = list(items)
-    left, results, failures = iter(enumerate(chosen)), dict[int, U](), dict[int, Exception]()
+    left, results, failures = iter(enumerate(chosen)), dict[int, U](), dict[int, BaseException]()
 
     async def work() -> None:
         for index, item in left:  # shared by all tasks
             try:
                 results[index] = await call(item)
-            except Exception as error:  # any error ends the calls, and is raised below
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # any error ends the calls, and is raised below
                 failures[index] = error
                 raise
 

@@ -197,3 +197,16 @@ async def test_a_call_that_is_cancelled_by_itself_cancels_the_caller() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         await gather_bounded(range(40), call)
+
+
+async def test_an_end_that_is_no_exception_is_raised_and_not_the_cancellation_of_the_others() -> None:
+    class Ended(BaseException):
+        pass
+
+    async def call(item: int) -> None:
+        if item:
+            raise Ended
+        await asyncio.Event().wait()
+
+    with pytest.raises(Ended):
+        await gather_bounded([0, 1], call)
