@@ -341,6 +341,19 @@ async def test_the_check_makes_one_call_for_each_segment(world: Any, make_api: A
     assert counting.calls["merge_batch"] == SEGMENTS
 
 
+async def commit_during_the_check(world: Any, api: Any, txns: list[pb.TxnId]) -> None:
+    """Commit the first one, and the others as soon as its pass looks at a segment."""
+    find, late = world.segments.segment_info, txns[1:]
+
+    async def segment_info(name: str) -> Any:
+        while late:
+            await api.commit(late.pop(0))
+        return await find(name)
+
+    world.segments.segment_info = segment_info
+    await api.commit(txns[0])
+
+
 @pytest.mark.parametrize(("merges", "passes"), [(1, 3), (2 * SEGMENTS, 2), (3 * SEGMENTS, 1)])
 async def test_a_pass_merges_a_bounded_number_of_segments(
     merges: int,
@@ -355,15 +368,7 @@ async def test_a_pass_merges_a_bounded_number_of_segments(
     api = make_api(await world.start(counting))
     await api.setup(SEGMENTS)
     txns = [await opened(api, world, b"<%d>" % number) for number in range(3)]
-    find, late = world.segments.segment_info, txns[1:]
-
-    async def segment_info(name: str) -> Any:
-        while late:
-            await api.commit(late.pop(0))
-        return await find(name)
-
-    world.segments.segment_info = segment_info
-    await api.commit(txns[0])
+    await commit_during_the_check(world, api, txns)
     await wait_until(lambda: is_settled(world), TURNS)
     assert [await api.state(txn) for txn in txns] == [pb.TxnState.COMMITTED] * 3
     assert content(world) == [b"<0><1><2>"] * SEGMENTS
@@ -379,15 +384,7 @@ async def test_a_pass_that_rolls_over_a_scale_takes_all_that_wait(
     await api.setup(SEGMENTS)
     txns = [await opened(api, world, b"<%d>" % number) for number in range(3)]
     await api.scaled([0], [(0.0, 0.25), (0.25, 0.5)])
-    find, late = world.segments.segment_info, txns[1:]
-
-    async def segment_info(name: str) -> Any:
-        while late:
-            await api.commit(late.pop(0))
-        return await find(name)
-
-    world.segments.segment_info = segment_info
-    await api.commit(txns[0])
+    await commit_during_the_check(world, api, txns)
     await wait_until(lambda: is_settled(world), TURNS)
     assert [await api.state(txn) for txn in txns] == [pb.TxnState.COMMITTED] * 3
     assert stored_root(world).active_epoch == 1 + 2
@@ -401,15 +398,7 @@ async def test_transactions_that_come_during_the_check_are_taken_with_it(
     await api.setup(SEGMENTS)
     txns = [await opened(api, world, b"<%d>" % number) for number in range(3)]
     await delete_own(world, txns[1])
-    find, late = world.segments.segment_info, txns[1:]
-
-    async def segment_info(name: str) -> Any:
-        while late:
-            await api.commit(late.pop(0))
-        return await find(name)
-
-    world.segments.segment_info = segment_info
-    await api.commit(txns[0])
+    await commit_during_the_check(world, api, txns)
     await wait_until(lambda: is_settled(world), TURNS)
     states = [await api.state(txn) for txn in txns]
     assert states == [pb.TxnState.COMMITTED, pb.TxnState.ABORTED, pb.TxnState.COMMITTED]
