@@ -109,5 +109,6 @@ class KubernetesApi(Protocol):
 
         Raises:
             UnavailableError: the connection failed, or the version is too old (410): list, and watch from there.
+            NotFoundError: the kind is not installed, perhaps only for a moment.
         """
         ...

@@ -166,7 +166,7 @@ class _WatchThread:
                 response.shutdown()
 
     async def next(self) -> WatchEvent | None:
-        """Return the next change; None when the server ended the watch. Raises UnavailableError: it failed."""
+        """Return the next change; None when the server ended the watch. Raises UnavailableError, NotFoundError."""
         found = await self._queue.get()
         self._room.release()
         if isinstance(found, TailraceError):

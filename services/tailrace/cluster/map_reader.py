@@ -87,7 +87,7 @@ class MapReader:
                         async for event in events:
                             if event.manifest["metadata"]["name"] == self._cluster:
                                 self.wake()
-                except UnavailableError as error:
+                except (UnavailableError, NotFoundError) as error:  # not found: the definition is away for a moment
                     _logger.info("watch_ended", cluster=self._cluster, reason=str(error))
                 self.wake()
             await asyncio.sleep(limits.MAP_RETRY_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from tailrace.common import limits
 from tailrace.common.closing import close_server
 from tailrace.common.errors import StartError
+from tailrace.common.keepalive import probe_silent_peers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
@@ -109,6 +111,17 @@ async def _refuse(send: Send, status: int, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+def _closing(send: Send) -> Send:
+    """Return `send` for an answer with which the connection ends."""
+
+    async def send_closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        await send(message)
+
+    return send_closing
+
+
 class Awaited(NamedTuple):
     """What a connection waits for from its peer."""
 
@@ -127,8 +140,18 @@ class Awaited(NamedTuple):
         )
 
 
+_HEALTH_PATHS = ("/healthz", "/readyz")
+
+
 def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
-    """Return a protocol that limits connections, and how long each waits for its peer."""
+    """Return a protocol that limits connections, and how long each waits for its peer.
+
+    Above the limit, the connection that has had no request for longest is closed, so that a peer keeps others out
+    neither by silence nor by slow heads. While requests hold all connections, more are taken in reserve: those get
+    answers to health checks only, because Kubernetes restarts a pod that answers none.
+    """
+    reserved = min(limits.HTTP_CONNECTIONS_RESERVED, connections_max)
+    turns = itertools.count()
 
     class BoundedProtocol(H11Protocol):
         """One connection. It ends when its peer lets it wait for ``limits.HTTP_PEER_DEADLINE_S``."""
@@ -136,18 +159,64 @@ def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
         _timer: asyncio.TimerHandle | None = None
         _before: Awaited | None = None
         _since_s = 0.0
+        _turn = 0
+        """Orders connections by when they were made or last answered."""
+        _counts = False
+        """Whether the last request counts towards the limit; those of the reserve do not."""
+        _given_up = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self.app = self._answer
+            self._turn = next(turns)
             if len(self.connections) > connections_max:
-                transport.abort()
-                return
-            self._look()
+                self._make_room()
+            if not self._given_up:
+                self._look()
+
+        def on_response_complete(self) -> None:
+            self._turn = next(turns)
+            super().on_response_complete()
+
+        def _has_no_request(self) -> bool:
+            """Return whether no answer is due, nor one on its way."""
+            answered = self.cycle is None or self.cycle.response_complete
+            return answered and not self.transport.get_write_buffer_size()
+
+        def _others(self) -> Iterator[BoundedProtocol]:
+            """Yield the other connections that are not given up."""
+            for each in self.connections:
+                if isinstance(each, BoundedProtocol) and each is not self and not each._given_up:
+                    yield each
+
+        def _make_room(self) -> None:
+            """Give up a connection without a request where there are too many; this one where all others have one."""
+            left = [*self._others(), self]
+            silent = [each for each in left if each._has_no_request()]
+            if len(left) > connections_max + reserved or (len(left) > connections_max and len(silent) > reserved):
+                oldest = min(silent, key=lambda each: each._turn)
+                oldest._given_up = True
+                oldest.transport.abort()
+
+        async def _answer(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+            """Pass a request on, unless others hold all connections: then only health checks."""
+            app: Application = self.config.loaded_app
+            self._counts = (
+                len(self.connections) <= connections_max
+                or sum(each._counts and not each._has_no_request() for each in self._others()) < connections_max
+            )
+            if self._counts:
+                await app(scope, receive, send)
+            elif scope["method"] in _READING and scope["path"] in _HEALTH_PATHS:
+                await app(scope, receive, _closing(send))
+            else:
+                await _refuse(send, 503, b'{"detail":"too many requests at a time"}')
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self._timer is not None:
                 self._timer.cancel()
             super().connection_lost(exc)
+            self.app = self.config.loaded_app  # a reference to itself would be cyclic garbage
 
         def _look(self) -> None:
             now_s, awaited = self.loop.time(), self._awaited()
@@ -197,10 +266,7 @@ def listen(name: str, host: str, port: int) -> socket.socket:
     # asyncio turns Nagle's algorithm off only for sockets created as TCP; accepted sockets inherit from the listener
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # as are these: what a peer that vanished asked for or holds does not wait for it for ever
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.TCP_KEEPALIVE_IDLE_S)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.TCP_KEEPALIVE_INTERVAL_S)
+    probe_silent_peers(listener)
     try:
         listener.bind((host, port))
         listener.listen(limits.LISTEN_BACKLOG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def configure_logs(level: int = logging.INFO) -> None:
-    """Send every log line of that level and above to standard error, times in UTC."""
-    people = sys.stderr.isatty()
+    """Send every log line of that level and above to standard error, times in UTC. Drop those it does not take."""
+    stderr = sys.stderr
+    people = stderr.isatty()
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer(colors=True) if people else structlog.processors.JSONRenderer()
     )
@@ -32,7 +34,7 @@ def configure_logs(level: int = logging.INFO) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         # One write per line, even unbuffered: the workers of a server share its standard error.
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _ServerLogger(stderr),
     )
 
 
@@ -45,6 +47,18 @@ def configure_notes() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
+
+
+class _ServerLogger(structlog.WriteLogger):
+    """Drops a line that cannot be written, as to a terminal that has gone: nothing else may fail because of it."""
+
+    def msg(self, message: str) -> None:
+        """Write and flush a line."""
+        with contextlib.suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
 
 
 @dataclass(slots=True)

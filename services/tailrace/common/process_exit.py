@@ -1,11 +1,24 @@
-"""Ends a process that may have native threads."""
+"""The end of a process: the signals that ask a server for it, and the exit where native threads may run."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import signal
 import sys
 from typing import NoReturn
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGINT, SIGTERM and SIGHUP set. An ignored SIGHUP (nohup) stays ignored."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
+    return stop
 
 
 def end_process(code: int) -> NoReturn:

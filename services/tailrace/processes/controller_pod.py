@@ -199,7 +199,7 @@ def _bounds(budgets: ControllerBudgets | None) -> ControllerConfig:
 
 
 async def run(options: ControllerPodOptions) -> None:
-    """Serve until SIGINT or SIGTERM. Raises StartError."""
+    """Serve until a signal of `stop_on_signals`. Raises StartError."""
     name = f"controller {options.advertise}"
     pod = ControllerPod(options)
     if pod.budgets is not None:

@@ -1,4 +1,4 @@
-"""What the main processes of all pods share: signals, health checks, and an orderly end.
+"""What the main processes of all pods share: health checks, and an orderly end.
 
 See docs/design.md#processes, ADR 0013.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from tailrace.common.errors import StartError
+from tailrace.common.process_exit import stop_on_signals
 from tailrace.common.task_groups import run_until_first
 
 _logger = structlog.get_logger()
@@ -65,14 +65,6 @@ def add_health(app: FastAPI, readiness: Callable[[], Readiness]) -> None:
         return JSONResponse(content, status_code=200 if now.ready else 503)
 
 
-def stop_on_signals() -> asyncio.Event:
-    """Return an event that SIGINT and SIGTERM set."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
-
-
 async def start_or_close(start: Callable[[], Any], stack: contextlib.AsyncExitStack) -> None:
     """Run `start`; close the stack when it fails."""
     try:
@@ -83,7 +75,7 @@ async def start_or_close(start: Callable[[], Any], stack: contextlib.AsyncExitSt
 
 
 async def run_pod(pod: Pod, name: str, serving: Mapping[str, object]) -> None:
-    """Serve until SIGINT or SIGTERM, then let the pod leave. Logs ``serving``.
+    """Serve until a signal of `stop_on_signals`, then let the pod leave. Logs ``serving``.
 
     Raises:
         StartError: the pod cannot start, or cannot go on.

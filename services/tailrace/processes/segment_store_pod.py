@@ -195,7 +195,7 @@ def checked_budgets(options: StorePodOptions) -> PodBudgets:
 
 
 async def run(options: StorePodOptions) -> None:
-    """Serve until SIGINT or SIGTERM, then hand over. Raises StartError: it cannot start, or was superseded."""
+    """Serve until SIGINT, SIGTERM or SIGHUP, then hand over. Raises StartError: it cannot start, or was superseded."""
     pod = StorePod(options)
     _logger.info("budgets", **{name.replace(",", "").replace(" ", "_"): size for name, size in pod.budgets.lines()})
     serving = {"pod": options.pod, "workers": options.names, "advertise": options.advertise}

@@ -30,15 +30,15 @@ from tailrace.common.errors import StartError
 from tailrace.common.http import listen, serve_app
 from tailrace.common.loop_stalls import LoopStalls
 from tailrace.common.open_files import ConnectionLimits, connection_limits, raise_open_files
+from tailrace.common.process_exit import stop_on_signals
 from tailrace.common.quantities import size_text
 from tailrace.common.real_ports import SystemClock, SystemEntropy
-from tailrace.common.task_groups import running
+from tailrace.common.task_groups import run_until_first, running
 from tailrace.controller.app import Controller
 from tailrace.controller.grpc.server import ControllerServer
 from tailrace.controller.metadata.metadata_store import TableMetadataStore
 from tailrace.controller.rest.app import create_app as create_rest_app
 from tailrace.controller.workflows.context import ControllerConfig
-from tailrace.processes.pod import start_or_close, stop_on_signals
 from tailrace.segmentstore.worker.admin import create_app as create_admin_app
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 
@@ -106,14 +106,11 @@ class Standalone:
         self._connections: ConnectionLimits
 
     async def start(self) -> None:
-        """Open the folder, recover, listen.
+        """Open the folder, recover, listen. `close` closes what it has opened, also after a failure.
 
         Raises:
             StartError: its text says in one line what is wrong.
         """
-        await start_or_close(self._start, self._stack)
-
-    async def _start(self) -> None:
         options = self.options
         if options.bind in ("0.0.0.0", "::") and not options.advertise:
             raise StartError(f"--bind {options.bind} is every address: set the one of clients with --advertise HOST")
@@ -332,11 +329,13 @@ def write_ready_file(file: Path, addresses: dict[str, Any]) -> None:
 
 
 async def run(options: StandaloneOptions) -> None:
-    """Serve until SIGINT or SIGTERM. Raises StartError."""
+    """Serve until a signal of `stop_on_signals`. Raises StartError."""
     server = Standalone(options)
     stop = stop_on_signals()
-    await server.start()
     try:
+        if not await run_until_first(_started(server), _signalled(stop)):
+            _logger.info("stopping")
+            return
         assert server.budgets is not None
         _logger.info(
             "budgets", **{name.replace(",", "").replace(" ", "_"): size for name, size in server.budgets.lines()}
@@ -348,3 +347,14 @@ async def run(options: StandaloneOptions) -> None:
         _logger.info("stopping")
     finally:
         await server.close()
+
+
+async def _started(server: Standalone) -> bool:
+    await server.start()
+    return True
+
+
+async def _signalled(stop: asyncio.Event) -> bool:
+    """Return False when a signal comes: a start may wait for minutes, as for an object store that does not answer."""
+    await stop.wait()
+    return False

@@ -107,10 +107,16 @@ class WorkerProcess:
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def leave(self, deadline_s: float) -> None:
-        """Let it hand over its containers and end. The responder answers on its port until `close`."""
+        """Let it hand over its containers and end. The responder answers on its port until `close`.
+
+        A process that does not serve yet ends at once. With its Lease, which does not say that it leaves, it would be
+        given the containers of the workers that leave beside it.
+        """
         self._leaving = True
         process = self._process
-        if self.serves and process is not None and process.stdin is not None:
+        if process is not None and not self.serves:
+            await _end(process)
+        elif process is not None and process.stdin is not None:
             with contextlib.suppress(ConnectionError):  # it has just ended
                 process.stdin.write(DRAIN.encode() + b"\n")
                 await process.stdin.drain()
@@ -172,6 +178,8 @@ class WorkerProcess:
         self.starts += 1
         self._process = process = await _spawn(self.place)
         await _order(process, self.place)
+        if self._leaving and process.stdin is not None:  # `leave` was called before there was a process
+            process.stdin.close()
         watchdog = WorkerWatchdog()
         watching = asyncio.get_running_loop().create_task(self._watch(process, watchdog))
         try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx
+import structlog
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
@@ -20,12 +21,20 @@ FindOwner: TypeAlias = Callable[[int], Awaitable[str | None]]
 """Returns the admin address of the worker that owns a container; None when none does."""
 METRICS: Final = "text/plain; version=0.0.4"
 
+_logger = structlog.get_logger()
+
+
+def _client() -> httpx.AsyncClient:
+    # Workers have http:// addresses. Reading certificates would take 30 ms of CPU, in which nothing else runs.
+    return httpx.AsyncClient(timeout=limits.REQUEST_DEADLINE_S, trust_env=False, verify=False)
+
 
 class Workers:
     """Queries the workers that serve."""
 
     def __init__(self, workers: Sequence[WorkerProcess]) -> None:
         self.all = workers
+        self._without_metrics: set[int] = set()
 
     @property
     def serving(self) -> list[WorkerProcess]:
@@ -34,15 +43,37 @@ class Workers:
 
     async def ask(self, url: str, method: str, path: str, params: dict[str, str]) -> httpx.Response:
         """Return one worker's reply. Raises httpx.HTTPError."""
-        async with httpx.AsyncClient(timeout=limits.REQUEST_DEADLINE_S, trust_env=False) as client:
+        async with _client() as client:
             return await client.request(method, url + path, params=params)
 
     async def ask_all(self, path: str, params: dict[str, str] | None = None) -> dict[int, httpx.Response]:
         """Return the replies of all serving workers, by number. Raises httpx.HTTPError."""
         serving = self.serving
-        asked = (self.ask(worker.place.admin_url, "GET", path, params or {}) for worker in serving)
-        answers = await asyncio.gather(*asked)
+        async with _client() as client:
+            asked = (client.get(worker.place.admin_url + path, params=params or {}) for worker in serving)
+            answers = await asyncio.gather(*asked)
         return {worker.number: answer for worker, answer in zip(serving, answers, strict=True)}
+
+    async def metrics(self) -> dict[int, str | None]:
+        """Return the metrics of the serving workers, by number; None of one that gives none in time."""
+        serving = self.serving
+        async with _client() as client:
+            texts = await asyncio.gather(*(self._metrics_of(worker, client) for worker in serving))
+        return {worker.number: text for worker, text in zip(serving, texts, strict=True)}
+
+    async def _metrics_of(self, worker: WorkerProcess, client: httpx.AsyncClient) -> str | None:
+        """Return a worker's metrics; None when it gives none in time, which is logged when it begins."""
+        try:
+            async with asyncio.timeout(limits.WORKER_METRICS_DEADLINE_S):
+                answer = await client.get(f"{worker.place.admin_url}/metrics")
+            answer.raise_for_status()
+        except (httpx.HTTPError, TimeoutError) as error:
+            if worker.number not in self._without_metrics:
+                self._without_metrics.add(worker.number)
+                _logger.warning("worker_metrics_failed", worker=worker.number, reason=repr(error))
+            return None
+        self._without_metrics.discard(worker.number)
+        return answer.text
 
     async def owner_of(self, container_id: int) -> str | None:
         """Return the admin address of the worker that owns a container (a `FindOwner`)."""
@@ -103,13 +134,15 @@ def create_app(workers: Workers, container_count: int, find_owner: FindOwner) ->
 
     @app.get("/metrics")
     async def metrics() -> PlainTextResponse:
-        answers = await workers.ask_all("/metrics")
-        texts = {number: answer.text for number, answer in answers.items()}
-        return PlainTextResponse(own_metrics(workers.all) + joined_metrics(texts), media_type=METRICS)
+        found = await workers.metrics()
+        texts = {number: text for number, text in found.items() if text is not None}
+        own = own_metrics(workers.all, [number for number, text in found.items() if text is None])
+        return PlainTextResponse(own + joined_metrics(texts), media_type=METRICS)
 
     @app.get("/v1/cache")
     async def cache() -> dict[str, Any]:
-        return {"workers": [answer.json() for answer in (await workers.ask_all("/v1/cache")).values()]}
+        answers = await workers.ask_all("/v1/cache")
+        return {"workers": [{"worker": number, **answer.json()} for number, answer in answers.items()]}
 
     @app.get("/v1/containers")
     async def containers() -> list[Any]:
@@ -157,12 +190,22 @@ def describe(worker: WorkerProcess) -> dict[str, Any]:
     }
 
 
-def own_metrics(workers: Sequence[WorkerProcess]) -> str:
-    """Return the parent's metrics of its workers."""
-    lines = ["# HELP tailrace_worker_serves Whether the worker serves", "# TYPE tailrace_worker_serves gauge"]
-    lines += [f'tailrace_worker_serves{{worker="{worker.number}"}} {float(worker.serves)}' for worker in workers]
-    lines += ["# HELP tailrace_worker_starts_total Starts of the worker", "# TYPE tailrace_worker_starts_total counter"]
-    lines += [f'tailrace_worker_starts_total{{worker="{worker.number}"}} {float(worker.starts)}' for worker in workers]
+def own_metrics(workers: Sequence[WorkerProcess], failed: Collection[int]) -> str:
+    """Return the parent's metrics of its workers. ``failed``: the workers that serve and gave no metrics."""
+    families: tuple[tuple[str, str, str, Callable[[WorkerProcess], float]], ...] = (
+        ("tailrace_worker_serves", "Whether the worker serves", "gauge", lambda worker: worker.serves),
+        ("tailrace_worker_starts_total", "Starts of the worker", "counter", lambda worker: worker.starts),
+        (
+            "tailrace_worker_scrape_failed",
+            "Whether the worker serves and gave no metrics",
+            "gauge",
+            lambda worker: worker.number in failed,
+        ),
+    )
+    lines = []
+    for name, about, kind, value in families:
+        lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+        lines += [f'{name}{{worker="{worker.number}"}} {float(value(worker))}' for worker in workers]
     return "\n".join(lines) + "\n"
 
 

@@ -240,7 +240,8 @@ class SegmentContainer(Protocol):
 
         Returns None when it was accepted (or failed at once, through ``failed``). Otherwise nothing was accepted: the
         caller keeps the request and awaits the future (for room in the cache or budget, or for an attribute). Then it
-        submits the same request again, before any later one of that connection.
+        submits the same request again, before any later one of that connection. The future is this request's own: it is
+        also done when the container stops, and who cancels it gives the request up.
         """
         ...
 
@@ -323,7 +324,10 @@ class SegmentContainer(Protocol):
         ...
 
     async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:
-        """Update attributes atomically. Raises BadAttributeError, SegmentSealedError."""
+        """Update attributes atomically.
+
+        Raises BadAttributeError once the values that it rests on are durable, SegmentSealedError.
+        """
         ...
 
     async def iterate_attributes(
@@ -366,11 +370,14 @@ class SegmentContainer(Protocol):
         ...
 
     async def flush_to_storage(self) -> None:
-        """Move all committed data to Tier 2 and take a checkpoint (wire FlushToStorage)."""
+        """Move all data that is staged by now to Tier 2, and take a checkpoint of that (wire FlushToStorage)."""
         ...
 
-    async def list_chunks(self, segment: str) -> list[ChunkListing]:
-        """Return the chunks that hold the segment's bytes."""
+    async def list_chunks(self, segment: str, after: int = 0, limit: int | None = None) -> list[ChunkListing]:
+        """Return the chunks that hold the segment's bytes and end behind `after`, in order; the first `limit` of them.
+
+        Each costs a read of the object store. ``limits.STORAGE_READS_MAX`` of them are under way at a time.
+        """
         ...
 
     async def stream_bytes(self, max_age_s: float = 0.0) -> dict[str, StreamBytes]:

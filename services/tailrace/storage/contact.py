@@ -1,7 +1,8 @@
-"""For how long an object store has not answered a process (docs/design.md#failure-detection).
+"""For how long an object store has not served a process (docs/design.md#failure-detection).
 
-A worker that cannot reach the object store cannot write its logs, though Kubernetes sees it renew its Lease. The placer
-gives its containers to other workers while the store answers those. Requests are counted besides.
+A worker that cannot reach the object store, or that the store refuses, cannot write its logs, though Kubernetes sees it
+renew its Lease. The placer gives its containers to other workers while the store serves those. Requests are counted
+besides.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
-from tailrace.common.errors import NotFoundError, TailraceError, UnavailableError
-from tailrace.storage.figures import StoreFigures
+from tailrace.common.errors import DeadlineError, NoSuchBucketError, NotFoundError, TailraceError, UnavailableError
+from tailrace.storage.figures import StoreFigures, kind_of
 from tailrace.storage.port import FolderStore
+from tailrace.storage.request_deadline import deadline_passed, request_deadline
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 class StoreContact:
     """Since when requests have had no answer; pure. All times are seconds of one monotonic clock.
 
-    Any answer counts, also that there is no such object; a deadline or a lost connection is none.
+    Any answer counts, also that there is no such object. A deadline, a lost connection or an error of the store is
+    none, and neither is a refusal, such as 403 for keys that were revoked; ``refusal`` distinguishes that.
     """
 
     def __init__(self) -> None:
@@ -36,6 +39,10 @@ class StoreContact:
         self._failed_s: float | None = None
         """Start of the oldest request that failed since the last answer."""
         self._answered_s: float | None = None
+        self.refusal = ""
+        """With which error the store refuses requests at present: the first one since it did otherwise; else empty.
+
+        The first one, because each further request may have another text, and Leases and conditions show it."""
         self.figures = StoreFigures()
 
     def began(self, now_s: float) -> int:
@@ -44,9 +51,11 @@ class StoreContact:
         self._waiting[number] = now_s
         return number
 
-    def ended(self, number: int, now_s: float, *, answered: bool) -> None:
-        """Record the end of a request."""
+    def ended(self, number: int, now_s: float, *, answered: bool, refusal: str | None = "") -> None:
+        """Record the end of a request, and the error with which it was refused; None: nothing is known of that."""
         began_s = self._waiting.pop(number)
+        if refusal is not None:
+            self.refusal = refusal and (self.refusal or refusal)
         if answered:
             self._answered_s, self._failed_s = now_s, None
         elif self._failed_s is None:
@@ -63,6 +72,14 @@ class StoreContact:
     def is_due(self, now_s: float) -> bool:
         """Return whether to make a request, because there was no answer for ``limits.WORKER_STORE_PROBE_S``."""
         return self._answered_s is None or now_s - self._answered_s >= limits.WORKER_STORE_PROBE_S
+
+
+def _refusal(error: BaseException | None) -> str | None:
+    """Return the text of an error with which a store refuses requests; empty: of another end; None: it was given up."""
+    if isinstance(error, asyncio.CancelledError):
+        return None
+    refuses = isinstance(error, NoSuchBucketError) or kind_of(error) == "denied"
+    return str(error)[: limits.WORKER_STORE_REFUSAL_MAX_CHARACTERS] if refuses else ""
 
 
 class ContactStore:
@@ -84,13 +101,16 @@ class ContactStore:
         try:
             yield
             answered = True
+        except asyncio.CancelledError as error:
+            failed = DeadlineError(f"{operation}: no answer in time") if deadline_passed() else error
+            raise
         except BaseException as error:
             failed = error
             answered = isinstance(error, TailraceError | StopAsyncIteration) and not isinstance(error, UnavailableError)
             raise
         finally:
             now_s = loop.time()
-            self._contact.ended(number, now_s, answered=answered)
+            self._contact.ended(number, now_s, answered=answered, refusal=_refusal(failed))
             figures.ended(operation, now_s - began_s, failed)
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
@@ -163,8 +183,8 @@ async def keep_contact(store: ObjectStore, contact: StoreContact, key: str) -> N
     while True:
         if contact.is_due(loop.time()):
             try:
-                async with asyncio.timeout(limits.WORKER_STORE_PROBE_DEADLINE_S):
+                async with request_deadline(key, limits.WORKER_STORE_PROBE_DEADLINE_S):
                     await store.get(key)
-            except (NotFoundError, UnavailableError, TimeoutError):
+            except (NotFoundError, UnavailableError):
                 pass  # `contact` knows
         await asyncio.sleep(limits.WORKER_STORE_PROBE_S / 4)

@@ -18,7 +18,8 @@ ERRORS: Final = ("unavailable", "deadline", "denied", "corrupt", "other")
 def kind_of(error: BaseException | None) -> str:
     """Return the kind of an error of a request; empty for an answer, also that there is no such object.
 
-    A cancelled request has no error: the one who made it no longer needs it.
+    A cancelled request has no error: the one who made it no longer needs it. `ContactStore` reports one that its
+    caller's deadline cancelled as a DeadlineError.
     """
     match error:
         case None | NotFoundError() | AlreadyExistsError() | StopAsyncIteration() | asyncio.CancelledError():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -47,7 +48,8 @@ def open_object_store(
     """Open an object store from ``file:///folder``, ``s3://bucket/prefix`` or ``memory://``.
 
     Creates a missing folder, durably, unless `create` is false. Credentials and region come from the environment
-    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION); `s3_region` and `s3_credentials` override them.
+    (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; AWS_REGION or AWS_DEFAULT_REGION); `s3_region` and `s3_credentials`
+    override them. With `s3_endpoint` and no region it is us-east-1.
 
     Raises:
         StartError: the URL has another form, or the folder cannot be used.
@@ -71,7 +73,9 @@ def open_object_store(
         options: dict[str, Any] = {}
         if s3_endpoint:
             options = {"endpoint": s3_endpoint, "virtual_hosted_style_request": False}
-            options.setdefault("region", "us-east-1")
+            # Stores with an endpoint of their own seldom ask for a region, but signatures need one.
+            named = (os.environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
+            options["region"] = next(filter(None, named), "us-east-1")
         if s3_region:
             options["region"] = s3_region
         if s3_credentials:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import psutil
 import pytest
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tailrace.common import limits
 from tailrace.common.http import Awaited, listen, serve_app
@@ -229,3 +231,120 @@ async def test_connections_are_bounded(
     await asyncio.wait(left)
     monkeypatch.setattr(limits, "HTTP_PEER_DEADLINE_S", 120.0)
     assert (await ask(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+WITHOUT_BODY = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+
+
+@pytest.fixture
+async def opened(port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Any]]:
+    """Opens connections that send these bytes and stay; the listener closes none of them for being slow."""
+    monkeypatch.setattr(limits, "HTTP_PEER_DEADLINE_S", 120.0)
+    streams: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def open_some(count: int, sent: bytes = b"") -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            streams.append((reader, writer))
+            writer.write(sent)
+        return streams[-count:]
+
+    yield open_some
+    for _, writer in streams:
+        writer.close()
+
+
+async def closed(reader: asyncio.StreamReader) -> None:
+    """Wait until the server closes a connection on which it answers nothing."""
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize("held", [CONNECTIONS_MAX, 10 * CONNECTIONS_MAX])
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX: "], ids=["silent", "head"])
+async def test_connections_without_a_request_keep_no_others_out(
+    port: int, opened: Callable[..., Any], held: int, sent: bytes
+) -> None:
+    streams = await opened(held, sent)
+    assert (await ask(port, HEALTH)).startswith(b"HTTP/1.1 200")
+    for _, writer in streams[-CONNECTIONS_MAX:]:  # bytes of a head that goes on make a connection no younger
+        with contextlib.suppress(ConnectionError):
+            writer.write(b"GET / HTTP/1.1\r\nX: y" if not sent else b"y")
+            await writer.drain()
+    assert (await ask(port, GET)).startswith(b"HTTP/1.1 200")
+
+
+async def test_the_connection_that_has_had_no_request_for_longest_is_closed(
+    port: int, opened: Callable[..., Any]
+) -> None:
+    streams = await opened(CONNECTIONS_MAX)
+    asked, askers = streams[0]
+    async with asyncio.timeout(120):
+        askers.write(HEAD + b"123456789")
+        assert (await asked.readuntil(b"       9")).startswith(b"HTTP/1.1 200")
+        assert (await ask(port, GET)).startswith(b"HTTP/1.1 200")
+        await closed(streams[1][0])
+        for reader, writer in (streams[0], *streams[2:]):
+            writer.write(GET)
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("beside", [b"", WITHOUT_BODY, HEALTH[:-2]], ids=["silent", "body", "health"])
+async def test_health_is_answered_while_requests_hold_all_connections(
+    port: int, opened: Callable[..., Any], beside: bytes
+) -> None:
+    """Others are refused meanwhile, and served again once a request has ended."""
+    streams = await opened(CONNECTIONS_MAX, WITHOUT_BODY)
+    async with asyncio.timeout(120):
+        for reader, _ in streams:
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100")
+        await opened(5 * CONNECTIONS_MAX, beside)
+        answer = await ask(port, HEALTH.replace(b"Connection: close\r\n", b""))
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in answer.lower()
+        refused = await ask(port, GET)
+        assert refused.startswith(b"HTTP/1.1 503")
+        assert b"too many requests at a time" in refused
+        reader, writer = streams[0]
+        writer.write(b"123456789")
+        assert (await reader.readuntil(b"       9")).startswith(b"HTTP/1.1 200")
+        assert (await ask(port, GET)).startswith(b"HTTP/1.1 200")
+
+
+async def test_connections_are_bounded_also_beside_requests_that_hold_all(
+    port: int, opened: Callable[..., Any]
+) -> None:
+    streams = await opened(CONNECTIONS_MAX, WITHOUT_BODY)
+    async with asyncio.timeout(120):
+        for reader, _ in streams:
+            await reader.readuntil(b"\r\n\r\n")
+        silent = await opened(5 * CONNECTIONS_MAX)
+        reserve = min(CONNECTIONS_MAX, limits.HTTP_CONNECTIONS_RESERVED)
+        left = {asyncio.create_task(closed(reader)) for reader, _ in silent}
+        while len(left) > reserve:
+            _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        assert (await ask(port, HEALTH)).startswith(b"HTTP/1.1 200")
+        assert len(left) == reserve
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left)
+
+
+async def test_a_connection_that_has_ended_leaves_no_cyclic_garbage(port: int) -> None:
+    """A server looks for cycles rarely (`tailrace.common.cycle_collector`)."""
+
+    def kept() -> int:
+        return sum(isinstance(each, H11Protocol) for each in gc.get_objects())
+
+    gc.collect()
+    before = kept()
+    gc.disable()
+    try:
+        assert (await ask(port, GET)).startswith(b"HTTP/1.1 200")
+        async with asyncio.timeout(120):
+            while kept() > before:  # noqa: ASYNC110 - of the interpreter's objects
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import sys
@@ -36,6 +37,33 @@ def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = stderr.writes
     assert line.endswith("\n")
     assert json.loads(line)["event"] == "said"
+
+
+class Gone(Unbuffered):
+    """Takes no line until it is back, as a full disk; or never, as a terminal that has gone."""
+
+    error: Exception | None = OSError(errno.EIO, "Input/output error")
+
+    def write(self, text: str) -> int:
+        if self.error is not None:
+            raise self.error
+        return super().write(text)
+
+
+def test_a_server_goes_on_without_lines_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = Gone()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    configure_logs()
+    log = structlog.get_logger()
+    for say in (log.info, log.warning, log.error, log.critical):
+        say("not_said")
+    log.exception("not_said", exc_info=ValueError("a bug"))
+    stderr.error = ValueError("another error is a bug")
+    with pytest.raises(ValueError, match="is a bug"):
+        log.info("not_said")
+    stderr.error = None
+    log.info("said")
+    assert [json.loads(line)["event"] for line in stderr.writes] == ["said"]
 
 
 def test_a_commands_warnings_are_one_line_for_people(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ def test_connections_leave_the_reserved_files(open_files: int) -> None:
     allowed = connection_limits(open_files)
     assert min(allowed.store, allowed.controller, allowed.http) >= 16
     # One store, one controller, REST and administration in one process.
-    taken = allowed.store + allowed.controller + 2 * allowed.http
+    http = allowed.http + min(allowed.http, limits.HTTP_CONNECTIONS_RESERVED)
+    taken = allowed.store + allowed.controller + 2 * http
     assert taken + limits.OPEN_FILES_RESERVED <= open_files
     assert allowed.store <= limits.CONNECTIONS_MAX
 

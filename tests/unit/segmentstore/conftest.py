@@ -133,6 +133,22 @@ class World:
         await container.start(b"nonce-of-16-byte")
         return container
 
+    async def open_beside(self, container: Container) -> Container:
+        """Container 8 of the same worker, with a log of its own."""
+        ports = ContainerPorts(
+            log=MemoryLog(MemoryLogStore()),
+            store=self.objects,
+            cache=self.cache,
+            clock=self.clock,
+            entropy=SystemEntropy(),
+            cluster_id=container.core.ports.cluster_id,
+            untiered=container.core.ports.untiered,
+        )
+        other = Container(8, 1, ports)
+        self.running.append(other)
+        await other.start(b"nonce-of-16-byte")
+        return other
+
     async def close(self) -> None:
         """End every owner."""
         for container in self.running:

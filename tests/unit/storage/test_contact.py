@@ -15,6 +15,7 @@ from tailrace.common.errors import (
     AlreadyExistsError,
     CorruptionError,
     DeadlineError,
+    NoSuchBucketError,
     NotFoundError,
     UnavailableError,
 )
@@ -94,6 +95,8 @@ def test_an_idle_worker_knows_of_a_silence_and_of_its_end(error: Exception | Non
         assert 25 <= inner.gets <= 35, "one request every two seconds"
         inner.error, inner.silent = error, error is None
         await asyncio.sleep(20.0)
+        kind = kind_of(error) or "deadline"
+        assert contact.figures.errors.keys() == {("get", kind)}, "also its own deadline is counted"
         assert 20.0 - limits.WORKER_STORE_PROBE_S <= contact.silent_s(loop.time()) <= 20.0 + limits.WORKER_STORE_PROBE_S
         inner.error, inner.silent = None, False
         await asyncio.sleep(limits.WORKER_STORE_PROBE_DEADLINE_S + limits.WORKER_STORE_PROBE_S)
@@ -154,6 +157,41 @@ async def test_failed_requests_are_counted_by_kind(error: Exception, kind: str) 
         await ContactStore(inner, contact).get("a")
     assert contact.figures.errors == {("get", kind): 1}
     assert kind_of(AlreadyExistsError("a")) == kind_of(None) == ""
+
+
+async def refused(contact: StoreContact, error: Exception) -> str:
+    """Make a request that fails so; return the refusal that is known then."""
+    inner = Away()
+    inner.error = error
+    with pytest.raises(type(error)):
+        await ContactStore(inner, contact).get("a")
+    return contact.refusal
+
+
+async def test_a_store_that_refuses_is_known_by_its_words_until_it_answers_or_is_away() -> None:
+    loop, contact = asyncio.get_running_loop(), StoreContact()
+    assert contact.refusal == ""
+    assert await refused(contact, DENIED) == "put a: access denied"
+    assert contact.silent_s(loop.time() + 100.0) >= 100.0, "writers wait as without an answer"
+    other = UnavailableError("put b: access denied")
+    other.__cause__ = PermissionDeniedError("403")
+    assert await refused(contact, other) == "put a: access denied", "each key would be another text"
+    assert await refused(contact, NotFoundError("a")) == ""
+    assert await refused(contact, NoSuchBucketError("get a: NoSuchBucket")) == "get a: NoSuchBucket"
+    assert await refused(contact, DeadlineError("late")) == ""
+    assert await refused(contact, other) == "put b: access denied"
+    assert await refused(contact, UnavailableError("503")) == ""
+
+
+async def test_a_request_that_is_given_up_says_nothing_of_refusals() -> None:
+    contact, inner = StoreContact(), Away()
+    assert await refused(contact, DENIED) == "put a: access denied"
+    inner.silent = True
+    request = asyncio.get_running_loop().create_task(ContactStore(inner, contact).get("a"))
+    await asyncio.sleep(0)
+    request.cancel()
+    await asyncio.wait([request])
+    assert contact.refusal == "put a: access denied"
 
 
 async def test_parts_of_uploads_are_reached_through_it(tmp_path: Path) -> None:

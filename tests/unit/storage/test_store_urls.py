@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from harness.s3endpoint import S3Endpoint
 from tailrace.common.errors import StartError
 from tailrace.storage.obstores import open_object_store
 
@@ -31,3 +33,41 @@ def test_an_absolute_folder_is_made(tmp_path: Path, host: str) -> None:
 def test_other_kinds_are_refused(url: str) -> None:
     with pytest.raises(StartError, match=r"is neither file:///folder nor s3://bucket/prefix"):
         open_object_store(url)
+
+
+class SignedFor(S3Endpoint):
+    """Takes any object, and keeps the region that its client signed the last request for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.region = ""
+
+    def answer(self, verb: str, path: str, fields: Mapping[str, str], body: bytes) -> tuple[str, bytes]:
+        """See S3Endpoint."""
+        self.region = fields["authorization"].split("/")[2]  # credential=key/date/region/s3/aws4_request
+        return "200 OK", b""
+
+
+@pytest.mark.parametrize(
+    ("environment", "region"),
+    [
+        ({}, "us-east-1"),
+        ({"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
+        ({"AWS_REGION": "", "AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-2"),
+        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-1"),
+        ({"AWS_REGION": "", "AWS_DEFAULT_REGION": ""}, "us-east-1"),
+    ],
+)
+async def test_the_region_of_the_environment_counts_with_an_endpoint_too(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], region: str
+) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    for name, value in (keys | environment).items():
+        monkeypatch.setenv(name, value)
+    server = SignedFor()
+    async with server.serving() as store:
+        await store.put("k", [b"x"])
+    assert server.region == region

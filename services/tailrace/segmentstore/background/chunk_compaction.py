@@ -98,7 +98,7 @@ class ChunkCompaction:
         self._credited_at_s, self._credited_bytes = now, flushed
         if self._credit <= 0 or not self._may_work():
             return False
-        if not self._slots.locked():
+        if not self._slots.locked() and not self._tier2.window_full:
             self._deferred_since_s = None
             return True
         if self._deferred_since_s is None:
@@ -131,7 +131,7 @@ class ChunkCompaction:
         if cursor is None:
             return ()
         refs = chunks.following(cursor, limits.COMPACT_LOOK_REFS)
-        run = choose(refs)
+        run = choose(refs, segment.chunk_max_bytes)
         if run:
             self._cursors[segment.segment_id] = cursor
         elif len(refs) == limits.COMPACT_LOOK_REFS:  # the next search sees a run whole that begins near the end

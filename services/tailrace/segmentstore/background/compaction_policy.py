@@ -12,6 +12,8 @@ Two rules choose a contiguous run of small references:
 
 So a segment keeps at most 63 small references in a row. The bytes rewritten are at most eleven times the bytes flushed
 plus 140 KiB for each reference. The credit of `chunk_compaction` bounds the bytes rewritten per second.
+
+For a segment with a smaller rollover size both lengths are smaller in the same proportion, so the bounds hold as well.
 """
 
 from __future__ import annotations
@@ -26,19 +28,25 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.fields import ChunkRef
 
 
-def choose(refs: Sequence[ChunkRef]) -> Sequence[ChunkRef]:
-    """Return the first run of the sorted references that is worth rewriting; empty when none is."""
-    for run in _small_runs(refs):
-        if len(run) >= limits.COMPACT_RUN_MIN and (chosen := _by_growth(run) or _by_count(run)):
+def choose(refs: Sequence[ChunkRef], chunk_max_bytes: int) -> Sequence[ChunkRef]:
+    """Return the first run of the sorted references that is worth rewriting; empty when none is.
+
+    ``chunk_max_bytes``: how long a chunk of the segment may be.
+    """
+    small_max_bytes = limits.COMPACT_SMALL_MAX_BYTES * chunk_max_bytes // limits.FLUSH_OBJECT_MAX_BYTES
+    for run in _small_runs(refs, small_max_bytes):
+        if len(run) >= limits.COMPACT_RUN_MIN and (
+            chosen := _by_growth(run, chunk_max_bytes) or _by_count(run, chunk_max_bytes)
+        ):
             return chosen
     return ()
 
 
-def _small_runs(refs: Sequence[ChunkRef]) -> Iterator[Sequence[ChunkRef]]:
+def _small_runs(refs: Sequence[ChunkRef], small_max_bytes: int) -> Iterator[Sequence[ChunkRef]]:
     """Yield maximal contiguous runs of small references."""
     begin = 0
     for index, ref in enumerate(refs):
-        small = ref.length < limits.COMPACT_SMALL_MAX_BYTES
+        small = ref.length < small_max_bytes
         if index > begin and (not small or refs[index - 1].end != ref.segment_offset):
             yield refs[begin:index]
             begin = index
@@ -48,14 +56,14 @@ def _small_runs(refs: Sequence[ChunkRef]) -> Iterator[Sequence[ChunkRef]]:
         yield refs[begin:]
 
 
-def _by_growth(run: Sequence[ChunkRef]) -> Sequence[ChunkRef]:
+def _by_growth(run: Sequence[ChunkRef], chunk_max_bytes: int) -> Sequence[ChunkRef]:
     """Return the longest run of the growth rule from the first reference where the rule holds."""
     for begin in range(len(run) - limits.COMPACT_RUN_MIN + 1):
         total = longest = chosen_end = 0
         for end in range(begin, min(begin + limits.COMPACT_RUN_MAX, len(run))):
             length = run[end].length
             total += length
-            if total > limits.FLUSH_OBJECT_MAX_BYTES:
+            if total > chunk_max_bytes:
                 break
             longest = max(longest, length)
             if end - begin + 1 >= limits.COMPACT_RUN_MIN and total >= limits.COMPACT_GROWTH_MIN * longest:
@@ -65,12 +73,12 @@ def _by_growth(run: Sequence[ChunkRef]) -> Sequence[ChunkRef]:
     return ()
 
 
-def _by_count(run: Sequence[ChunkRef]) -> Sequence[ChunkRef]:
+def _by_count(run: Sequence[ChunkRef], chunk_max_bytes: int) -> Sequence[ChunkRef]:
     if len(run) < limits.COMPACT_RUN_FORCED:
         return ()
     total = 0
     for end, ref in enumerate(run[: limits.COMPACT_RUN_MAX]):
         total += ref.length
-        if total > limits.FLUSH_OBJECT_MAX_BYTES:
+        if total > chunk_max_bytes:
             return run[:end]
     return run[: limits.COMPACT_RUN_MAX]

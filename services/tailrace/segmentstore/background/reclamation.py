@@ -183,8 +183,11 @@ class Reclamation:
     async def _wait_for_slot(self) -> None:
         """Let the storage writer go first: wait until an upload slot is free, within a bound."""
         deadline_s = asyncio.get_running_loop().time() + limits.COMPACT_DEFER_MAX_S
-        while self._slots.locked() and asyncio.get_running_loop().time() < deadline_s:  # noqa: ASYNC110
+        while self._waits() and asyncio.get_running_loop().time() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(limits.FLUSH_TICK_S)
+
+    def _waits(self) -> bool:
+        return self._slots.locked() or self._tier2.window_full
 
     async def _move(self, batch: Sequence[Placed]) -> int:
         """Write what is live of some references as one object and commit the moves; return the bytes written."""

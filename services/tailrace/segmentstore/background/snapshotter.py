@@ -247,7 +247,8 @@ class Snapshotter:
                 async with asyncio.timeout(_tick_s(tail)):
                     await self._hurry.wait()
             tail.take_flushed()
-            if tail.passed_bytes >= limits.FLUSH_THRESHOLD_BYTES and not self._ports.upload_slots.locked():
+            waits = self._ports.upload_slots.locked() or self._ports.tier2.window_full
+            if tail.passed_bytes >= limits.FLUSH_THRESHOLD_BYTES and not waits:
                 written += await self._write_batch(tail, awaited_too=False)
 
     async def _write_batch(self, tail: SnapshotTail, *, awaited_too: bool) -> list[tuple[int, ChunkRef]]:
@@ -287,7 +288,7 @@ class Snapshotter:
             body=body,
             tail=tail,
         )
-        await ports.store.put(key, snapshot.encode(key))
+        await ports.tier2.put(key, snapshot.encode(key))
 
     async def _remove_older(self, names: Sequence[SnapshotName]) -> None:
         """Delete all but the newest few. A failed deletion is retried after the next snapshot."""

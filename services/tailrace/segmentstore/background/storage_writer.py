@@ -159,7 +159,7 @@ class StorageWriter:
         """Write one object with the runs of a job, or several with one long append; return the references to commit."""
         async with self._ports.upload_slots:
             first, run = job[0]
-            if len(job) == len(run) == 1 and run.length_bytes > limits.FLUSH_OBJECT_MAX_BYTES:
+            if len(job) == len(run) == 1 and run.length_bytes > first.chunk_max_bytes:
                 return await self._write_long(first, run)
             sections = []
             for segment, run in job:
@@ -170,18 +170,18 @@ class StorageWriter:
             return await self._tier2.write(sections) if sections else []
 
     async def _write_long(self, segment: Segment, run: PendingAppends) -> list[tuple[int, ChunkRef]]:
-        """Write one append that no object may hold whole, in pieces of which one is in memory at a time.
+        """Write one append that no chunk may hold whole, in pieces of which one is in memory at a time.
 
         It is verified before any reference counts. Objects without one are deleted later.
         """
         (item,) = run
         refs: list[tuple[int, ChunkRef]] = []
-        start, crc = max(item.offset, segment.start_offset), 0
+        start, crc, length = max(item.offset, segment.start_offset), 0, segment.chunk_max_bytes
         try:
-            for at in range(start, item.end, limits.FLUSH_OBJECT_MAX_BYTES):
+            for at in range(start, item.end, length):
                 if at < segment.start_offset:
                     raise SegmentTruncatedError(segment.name, segment.start_offset)
-                end = min(item.end, at + limits.FLUSH_OBJECT_MAX_BYTES)
+                end = min(item.end, at + length)
                 data = memoryview(await self._ports.reader.read_range(segment, at, end, self._alive))
                 crc = crc32c(data, crc)
                 begins = at == item.offset and segment.event_starts.is_start(at)
@@ -232,16 +232,22 @@ def _jobs(segments: Sequence[Segment], boundaries: Mapping[int, int]) -> list[_J
     small: _Job = []
     for segment in segments:
         boundary = boundaries.get(segment.segment_id)
-        if segment.pending.length_bytes >= _SHARED_MAX_BYTES // 4:
-            runs = segment.pending.runs(limits.FLUSH_OBJECT_MAX_BYTES, limits.FLUSH_RUNS_PER_PASS_MAX, boundary)
-            if len(runs) > 1 and runs[-1].length_bytes < _SHARED_MAX_BYTES // 4 and runs[-1].start != boundary:
+        chunk_max = segment.chunk_max_bytes
+        own_min = min(_SHARED_MAX_BYTES, chunk_max) // 4
+        left = limits.FLUSH_RUNS_PER_PASS_MAX * limits.FLUSH_OBJECT_MAX_BYTES  # a long backlog may follow small runs
+        if segment.pending.length_bytes >= own_min:
+            runs = segment.pending.runs(chunk_max, left // chunk_max, boundary)
+            if len(runs) > 1 and runs[-1].length_bytes < own_min and runs[-1].start != boundary:
                 del runs[-1]  # a later pass writes it together with later appends
-            if sum(run.length_bytes for run in runs) >= _SHARED_MAX_BYTES // 4:
+            if sum(run.length_bytes for run in runs) >= own_min:
                 jobs += [[(segment, run)] for run in runs]
                 continue
-        left = limits.FLUSH_RUNS_PER_PASS_MAX * limits.FLUSH_OBJECT_MAX_BYTES  # a long backlog may follow small runs
-        for run in segment.pending.runs(_SHARED_MAX_BYTES, limits.FLUSH_SMALL_RUNS_PER_PASS_MAX, boundary):
-            small.append((segment, run))
+        runs = segment.pending.runs(min(_SHARED_MAX_BYTES, chunk_max), limits.FLUSH_SMALL_RUNS_PER_PASS_MAX, boundary)
+        for run in runs:
+            if run.length_bytes > chunk_max:  # one append, which is written in pieces
+                jobs.append([(segment, run)])
+            else:
+                small.append((segment, run))
             left -= run.length_bytes
             if left <= 0:
                 break

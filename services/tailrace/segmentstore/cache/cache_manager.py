@@ -297,3 +297,15 @@ def mark_tiered(segment: Segment | None, ref: ChunkRef, cache: CacheManager) -> 
     for entry in segment.read_index.between(ref.segment_offset, ref.end):
         if segment.chunks.covers(max(entry.offset, segment.start_offset), entry.end):
             cache.make_evictable(entry)
+
+
+def drop_truncated(segment: Segment, cache: CacheManager) -> None:
+    """Free the entries below a segment's new start; let the cache evict the one around it if Tier 2 holds the rest.
+
+    No later chunk touches that entry when Tier 2 lacked only what was truncated.
+    """
+    start = segment.start_offset
+    cache.drop_below(segment.read_index, start)
+    entry = segment.read_index.find(start)
+    if entry is not None and segment.chunks.covers(start, entry.end):
+        cache.make_evictable(entry)

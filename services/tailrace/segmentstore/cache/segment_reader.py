@@ -18,6 +18,7 @@ from tailrace.common.errors import (
     NotFoundError,
     TailraceError,
 )
+from tailrace.common.logs import LimitedLog
 from tailrace.kernel import blocks_needed
 from tailrace.segmentstore.api import ReadResult, SegmentKind
 from tailrace.segmentstore.cache.damages import DataDamages
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.tier2.shared_reads import SharedRead
 
 _logger = structlog.get_logger()
+_limited_log = LimitedLog(_logger)
 
 
 class _Range(NamedTuple):
@@ -87,13 +89,13 @@ class SegmentReader:
             NoSuchSegmentError, SegmentTruncatedError: the bytes are gone. ContainerStoppedError: the container stopped.
             UnavailableError: Tier 2 does not answer. CorruptionError: the byte at `offset` is damaged.
         """
-        in_doubt = False
+        in_doubt = log_failed = False
         while True:
             if not alive(segment):
                 raise NoSuchSegmentError(segment.name)
             segment.check_not_truncated(offset)
             limit = min(max_length, segment.length - offset)
-            entries = segment.read_index.run(offset, limit)
+            entries = [] if log_failed else segment.read_index.run(offset, limit)
             if entries and entries[0].address >= 0:
                 self.cache_hits += 1
                 return self._from_cache(segment, entries, offset, limit)
@@ -102,12 +104,17 @@ class SegmentReader:
                     return await self._from_log(segment, entries, offset, limit)
                 step = 0 if in_doubt else _step(segment, limit)
                 fetched = await self._fetch(segment, offset, step).result()
-            except (CorruptionError, KeyError):
+            except CorruptionError as error:
                 if not self._unchanged(segment, entries, offset, alive):
                     continue  # deleted, merged, truncated or moved to Tier 2 meanwhile: look up again
-                if entries or in_doubt:
+                if in_doubt or (entries and segment.chunks.find(offset) is None):
                     raise
-                in_doubt = True  # some block of many is damaged: read the one that is needed alone
+                if entries:
+                    log_failed = True  # Tier 2 holds the byte, too
+                    place = {"segment": segment.name, "offset": offset}
+                    _limited_log.warning("log_frame_not_readable", **place, error=str(error))
+                else:
+                    in_doubt = True  # some block of many is damaged: read the one that is needed alone
                 continue
             data = fetched.slice(offset, limit)
             if data is not None:
@@ -149,10 +156,13 @@ class SegmentReader:
             end = max(position + length for position, length in pieces)
             try:
                 data = memoryview(await self._log.read(sequence, start, end - start))
-            except (CorruptionError, KeyError):
-                if not parts:
-                    raise
-                break  # the read of what follows names the place, or finds the bytes in Tier 2
+            except (CorruptionError, KeyError) as error:
+                if parts:
+                    break  # the read of what follows names the place, or finds the bytes in Tier 2
+                if isinstance(error, KeyError):
+                    place = f"segment {segment.name} at {offset}"
+                    raise CorruptionError(place, f"its bytes are in the log: {error.args[0]}") from error
+                raise
             # A copy: what else the frame holds is not kept until all frames are read.
             parts.append(b"".join(data[position - start : position - start + length] for position, length in pieces))
         return self._result(segment, offset, b"".join(parts))

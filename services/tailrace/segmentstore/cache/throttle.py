@@ -8,6 +8,8 @@ small appends would take what becomes free, and it would wait as long as they co
 
 Appends to internal segments have credit of their own, so they do not queue behind writers; those that find no room go
 on before all others. Beyond that credit they queue like all others: otherwise they could take all that Tier 2 frees.
+
+An append whose future is done before its turn was given up: it leaves at once, with its data, and takes no credit.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import asyncio
 import heapq
 import itertools
 import math
-from collections import deque
+from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
@@ -44,12 +47,14 @@ class Throttle:
         self._capacity_bytes = capacity_bytes
         self._kept_bytes = kept_bytes
         self._pressed = pressed
-        self._waiting: deque[tuple[asyncio.Future[None], AppendRequest, float]] = deque()
-        """Of each append that waits for its turn: its future, and since when it waits."""
+        self._waiting: OrderedDict[asyncio.Future[None], tuple[AppendRequest, float]] = OrderedDict()
+        """Each append that waits for its turn, and since when it waits, by its future."""
         self._turns = itertools.count(1)
         self._first_turns = itertools.count(-(1 << 62))
-        self._unfit: list[tuple[int, asyncio.Future[None], int]] = []
-        """A heap. Of each append that had its turn and waits for room: its turn, future and length in bytes."""
+        self._unfit: dict[int, tuple[asyncio.Future[None], int]] = {}
+        """Future and length in bytes of each append that had its turn and waits for room, by that turn."""
+        self._unfit_turns: list[int] = []
+        """A heap of their turns. At most half of it are of appends that were given up."""
         self._looks = False
         """One of them was woken in this tick and looks for room: later appends wait."""
         self._ticks = False
@@ -65,11 +70,11 @@ class Throttle:
 
     @property
     def waiting(self) -> int:
-        """Return how many appends wait now; a cancelled one counts until its turn comes."""
+        """Return how many appends wait now."""
         return len(self._waiting) + len(self._unfit)
 
     def ask(self, request: AppendRequest, *, internal: bool = False) -> asyncio.Future[None] | None:
-        """Return None when an append may proceed, else a future: ask again when it is done.
+        """Return None when an append may proceed, else a future of its own: ask again when it is done, or cancel it.
 
         ``internal``: it is to an internal segment. When it proceeds by their credit, its turn is before all others'.
         """
@@ -91,17 +96,33 @@ class Throttle:
         self.throttled += 1
         loop = asyncio.get_running_loop()
         admitted: asyncio.Future[None] = loop.create_future()
-        self._waiting.append((admitted, request, loop.time()))
+        self._waiting[admitted] = request, loop.time()
+        admitted.add_done_callback(self._leave)
         self._tick_later()
         return admitted
 
     def wait_room(self, request: AppendRequest) -> asyncio.Future[None]:
         """Return a future for an append that had its turn and finds no room: submit it again when it is done."""
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        request.turn = request.turn or next(self._turns)
-        heapq.heappush(self._unfit, (request.turn, room, request.length))
+        turn = request.turn = request.turn or next(self._turns)
+        self._unfit[turn] = room, request.length
+        heapq.heappush(self._unfit_turns, turn)
+        room.add_done_callback(partial(self._leave_unfit, turn))
         self._tick_later()
         return room
+
+    def _leave(self, admitted: asyncio.Future[None]) -> None:
+        """Forget an append that was given up; one whose turn came has left already."""
+        self._waiting.pop(admitted, None)
+
+    def _leave_unfit(self, turn: int, room: asyncio.Future[None]) -> None:
+        """As `_leave`, of an append that waited for room. It may wait again, by another future."""
+        waiting = self._unfit.get(turn)
+        if waiting is None or waiting[0] is not room:
+            return
+        del self._unfit[turn]
+        if len(self._unfit_turns) > 2 * len(self._unfit):
+            self._unfit_turns = sorted(self._unfit)  # a sorted list is a heap
 
     def _tick_later(self) -> None:
         if not self._ticks:
@@ -145,9 +166,9 @@ class Throttle:
         self._credit(admitted_bytes_per_s(kept_bytes, self._capacity_bytes))
         self._looks = self._wake_unfit(self._capacity_bytes - kept_bytes)
         while self._waiting and not self._looks and self._credit_bytes > 0:
-            admitted, request, began_s = self._waiting.popleft()
+            admitted, (request, began_s) = self._waiting.popitem(last=False)
             if admitted.done():
-                continue  # cancelled
+                continue  # given up
             self._credit_bytes -= request.length
             self.waited_s += self._credited_s - began_s
             request.turn = next(self._turns)
@@ -162,13 +183,16 @@ class Throttle:
         Only the cache knows exactly whether one fits. Those that do not come back, to their place.
         """
         woken = False
-        while self._unfit:
-            _, room, length_bytes = self._unfit[0]
-            if not room.done():
+        while self._unfit_turns:
+            turn = self._unfit_turns[0]
+            waiting = self._unfit.get(turn)
+            if waiting is not None and not waiting[0].done():
+                room, length_bytes = waiting
                 if woken and room_bytes < length_bytes:
                     break
                 room_bytes -= length_bytes
                 room.set_result(None)
                 woken = True
-            heapq.heappop(self._unfit)
+            heapq.heappop(self._unfit_turns)
+            self._unfit.pop(turn, None)
         return woken

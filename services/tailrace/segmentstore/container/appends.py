@@ -71,7 +71,7 @@ class AppendPath:
         except attribute_stage.AttributesMissingError as missing:
             if not self._attributes.load_cached(segment, missing.attribute_ids):
                 self._attributes.check_readable(segment)
-                return self._load_attributes(segment, missing.attribute_ids)
+                return core.waits.behind(self._load_attributes(segment, missing.attribute_ids))
             try:
                 values = attribute_stage.final_values(segment, request.updates, offset)
             except BadAttributeError:
@@ -80,14 +80,14 @@ class AppendPath:
         internal = segment.internal
         body_bytes = ops.append_body_max(request.length, len(values))
         if (again := core.admission.check(body_bytes, internal=internal)) is not None:
-            return again
+            return core.waits.behind(again)
         if request.length:
             cache = self._cache
             if (admitted := cache.throttle.ask(request, internal=internal)) is not None:
-                return admitted
+                return core.waits.join(admitted)
             first = request.turn < 0
             if not cache.stage_append(segment.read_index, segment.length, request.length, internal=first):
-                return cache.throttle.wait_room(request)
+                return core.waits.join(cache.throttle.wait_room(request))
         crc = 0
         for part in request.data:
             crc = crc32c(part, crc)
@@ -120,7 +120,7 @@ class AppendPath:
         length = sum(len(part) for part in data)
         request = AppendRequest(segment, data, length, updates, completed, failed, expected_offset)
         while (wait := self.submit(request)) is not None:
-            await asyncio.shield(wait)
+            await wait
         await done
         return request.offset, request.new_length
 

@@ -29,7 +29,10 @@ class Checkpointer:
         self._too_long_at = -1  # the operation as of which there was no room for a checkpoint
         self._keep_from = 0
         self._old_epochs = False
-        self._running = False
+        self._running = asyncio.Lock()
+        self._encoded = 0
+        self._finished = 0
+        """How many were encoded; the number of the newest one that is in the log, and whose truncation is done."""
 
     def begin(self, replayed_bytes: int) -> None:
         """Count what the log has since its last checkpoint, and keep room for one; call it after the recovery."""
@@ -42,22 +45,25 @@ class Checkpointer:
     async def run_if_due(self, *, force: bool = False) -> None:
         """Write a checkpoint when enough was logged since the last one, then truncate the log below what is needed.
 
-        On a full disk a checkpoint is due earlier, and the log is truncated as soon as a flush allows it.
+        On a full disk a checkpoint is due earlier, and the log is truncated as soon as a flush allows it. With `force`
+        return after a checkpoint of what is committed at the call: wait for one that runs; those who wait share the
+        next one. Without `force` return at once while one runs.
 
         Raises:
             DiskFullError: there is no room for a forced checkpoint. Without `force` it is skipped until there is room.
         """
         self._core.admission.check_disk_again()
-        if self._running:
+        if self._running.locked() and not force:
             return
-        self._running = True
-        try:
-            if force or self._due():
+        encoded = self._encoded
+        async with self._running:
+            if force:
+                if self._finished <= encoded:
+                    await self._run(force)
+            elif self._due():
                 await self._run(force)
             elif self._core.admission.full_reason:
                 await self._truncate_log()
-        finally:
-            self._running = False
 
     def _due(self) -> bool:
         interval_bytes = max(limits.CHECKPOINT_INTERVAL_BYTES, self._body_bytes)
@@ -109,6 +115,7 @@ class Checkpointer:
         last = self._committer.last_frame
         keep_from = 0 if last is None else last.keep_from
         body, as_of = checkpoint.encode(self._state), self._state.committed_sequence
+        self._encoded = number = self._encoded + 1
         self._body_bytes = len(body)
         self._core.admission.checkpointed(len(body))
         self._too_long_at = as_of
@@ -122,6 +129,7 @@ class Checkpointer:
         await future
         self._keep_from = keep_from
         await self._truncate_log()
+        self._finished = number
 
     async def _room(self, body_bytes: int, wait: bool) -> bool:
         """Return whether a checkpoint may be staged now; with `wait`, raise DiskFullError in place of False.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tailrace.segmentstore.cache.cache_manager import mark_tiered
+from tailrace.segmentstore.cache.cache_manager import drop_truncated, mark_tiered
 from tailrace.segmentstore.container.operation_processor import Frame, StagedAppend, StagedControl
 from tailrace.segmentstore.metadata import operations as ops
 
@@ -110,7 +110,7 @@ class Committer:
                 before.wake()
             case ops.Truncate():
                 segment = state.segments[operation.segment_id]
-                cache.drop_below(segment.read_index, segment.start_offset)
+                drop_truncated(segment, cache)
                 segment.wake()
             case ops.AddChunks():
                 for identifier, ref in operation.refs:

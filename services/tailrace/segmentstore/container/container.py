@@ -63,6 +63,7 @@ class Container:
             ports.entropy,
             confirm_owner=core.confirm_owner_or_stop,
             spawn=core.spawn_for_caller,
+            upload_window=ports.upload_window,
         )
         attributes = AttributeStore(tier2, ports.values, ports.pages)
         reader = SegmentReader(ports.cache, ports.log, tier2, core.spawn)
@@ -230,9 +231,9 @@ class Container:
             raise self.core.stopped_error()
         return measured.result()
 
-    async def list_chunks(self, segment: str) -> list[ChunkListing]:
+    async def list_chunks(self, segment: str, after: int = 0, limit: int | None = None) -> list[ChunkListing]:
         """See `SegmentContainer.list_chunks`."""
-        return await self._reads.list_chunks(segment)
+        return await self._reads.list_chunks(segment, after, limit)
 
     # -- rates ---------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,11 @@ from tailrace.segmentstore.container.committer import Committer
 from tailrace.segmentstore.container.log_admission import LogAdmission
 from tailrace.segmentstore.container.operation_processor import OperationProcessor, StagedAppend
 from tailrace.segmentstore.container.ownership_check import OwnershipCheck
+from tailrace.segmentstore.container.request_waits import RequestWaits
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 from tailrace.segmentstore.metadata.value_room import ValueRoom
+from tailrace.storage.put_window import PutWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -46,6 +48,7 @@ def _record_nothing(epoch: int) -> None:
 class ContainerPorts:
     """What a container is made of; all of it can be simulated.
 
+    ``upload_slots`` bounds the uploads in memory, ``upload_window`` those that are sent at a time (ChunkObjects).
     ``log_opened(epoch)`` records that the log exists and holds an operation of this epoch.
     The containers of a process share all that has a default. One is ``recovery_lock``, so that they recover one
     after another (docs/design.md#cache).
@@ -58,6 +61,7 @@ class ContainerPorts:
     entropy: Entropy
     cluster_id: bytes
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
+    upload_window: PutWindow = field(default_factory=lambda: PutWindow(limits.UPLOADS_MAX))
     pages: PageRoom | None = None
     arenas: ArenaPool = field(default_factory=ArenaPool)
     index_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.INDEX_UPLOADS_MAX))
@@ -96,6 +100,7 @@ class ContainerCore:
         self.state = ContainerState(container_id, ports.untiered, ports.values)
         self.committer = Committer(self.state, ports.cache, ports.clock, flush_queue.appended)
         self.ownership = OwnershipCheck(container_id, ports.log, self.stop)
+        self.waits = RequestWaits()
         self.phase = "new"
         self.leaving = False
         self.reason = ""
@@ -139,6 +144,7 @@ class ContainerCore:
                 self.cache.unstage(segment.read_index)
         self.committer.stop(self.stopped_error())
         self.ownership.stop()
+        self.waits.end()
         for segment in self.state.segments.values():
             segment.wake()
         for task in (*self.tasks, *self.caller_tasks):
@@ -246,8 +252,10 @@ class ContainerCore:
         reserve of a full disk, because it frees space.
         """
         self.check_serving()
-        await self.admission.wait(limits.CONTROL_OPERATION_MAX_BYTES, internal=internal, reserved=gives_space)
-        self.check_serving()
+        body_bytes, admission = limits.CONTROL_OPERATION_MAX_BYTES, self.admission
+        while (again := admission.check(body_bytes, internal=internal, reserved=gives_space)) is not None:
+            await self.waits.behind(again)
+            self.check_serving()
 
     def may_do_maintenance(self) -> bool:
         """Return whether maintenance that can wait may run: not while the log's disk is full."""

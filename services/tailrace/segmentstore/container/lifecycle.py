@@ -121,15 +121,18 @@ class Lifecycle:
             await self._background.snapshotter.take_last(core.barrier)
         core.stop(ContainerStoppedError(f"container {core.container_id} was closed"))
         await core.wait_tasks()
-        await core.log.close()
-        self._attributes.close()
-        for segment in core.state.segments.values():
-            core.cache.drop_all(segment.read_index)
-        core.state.leave_room()
+        try:
+            await core.log.close()
+        finally:  # else the container's part of what all share would be lost
+            self._attributes.close()
+            for segment in core.state.segments.values():
+                core.cache.drop_all(segment.read_index)
+            core.state.leave_room()
 
     def leave(self) -> None:
-        """Refuse requests from now on, and end waiting reads; operations that are staged are still committed."""
+        """Refuse requests from now on, also those that wait; operations that are staged are still committed."""
         self._core.leaving = True
+        self._core.waits.end()
         for segment in self._core.state.segments.values():
             segment.wake()
 

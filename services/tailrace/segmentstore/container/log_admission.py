@@ -94,15 +94,6 @@ class LogAdmission:
             return None
         return processor.room() if processor.unwritten_bytes else more_space
 
-    async def wait(self, body_bytes: int, *, internal: bool = False, reserved: bool = False) -> None:
-        """Wait until such an operation may be staged, as for `check`. Stage it before the next await.
-
-        Raises:
-            DiskFullError: the disk is full.
-        """
-        while (again := self.check(body_bytes, internal=internal, reserved=reserved)) is not None:
-            await asyncio.shield(again)  # others wait for the same future
-
     def check_background(self, body_bytes: int) -> asyncio.Future[None] | None:
         """As `check`, for an operation of the container's own that frees space: bounded in number, not refused.
 
@@ -124,7 +115,7 @@ class LogAdmission:
                 continue
             if again is None:
                 return
-            await asyncio.shield(again)
+            await asyncio.shield(again)  # others wait for the same future
 
     def has_room(self, body_bytes: int) -> bool:
         """Return whether an operation of the container's own fits now or soon; without room the disk counts as full."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import FencedError, UnavailableError, WrongHostError
+from tailrace.storage.request_deadline import request_deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,11 +85,11 @@ class OwnershipCheck:
 
     async def _confirm(self) -> None:
         try:
-            async with asyncio.timeout(limits.OWNER_LOOK_DEADLINE_S):
+            async with request_deadline(f"owner of container {self._container_id}", limits.OWNER_LOOK_DEADLINE_S):
                 await self._log.confirm_owner()
         except FencedError as error:
             self._lost(error)
-        except (UnavailableError, TimeoutError) as error:
+        except UnavailableError as error:
             if self._log.owned_at_s == float("-inf"):
                 self._lost(error)  # the log was closed or lost
             else:

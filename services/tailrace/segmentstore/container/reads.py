@@ -8,6 +8,7 @@ from tailrace.common.errors import (
     BadRequestError,
     NoSuchSegmentError,
 )
+from tailrace.common.task_groups import gather_bounded
 from tailrace.segmentstore.api import (
     NULL_ATTRIBUTE,
     ChunkListing,
@@ -114,10 +115,11 @@ class ReadPath:
         target.check_not_truncated(offset)
         return bytes(await self._reader.read_range(target, offset, offset + length, self._core.is_live))
 
-    async def list_chunks(self, segment: str) -> list[ChunkListing]:
+    async def list_chunks(self, segment: str, after: int, limit: int | None) -> list[ChunkListing]:
         """See `SegmentContainer.list_chunks`."""
-        refs = list(self._core.committed_segment(segment).chunks)
-        looks = [await self._tier2.look(ref) for ref in refs]
+        chunks = self._core.committed_segment(segment).chunks
+        refs = chunks.following(after, len(chunks) if limit is None else limit)
+        looks = await gather_bounded(refs, self._tier2.look)
         return [
             ChunkListing(ref.object_key, ref.segment_offset, ref.length, exists, begins_event)
             for ref, (exists, begins_event) in zip(refs, looks, strict=True)

@@ -8,13 +8,14 @@ the cache while the cache has room; else it stays in the log too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.common.errors import CorruptionError, DataLossError
 from tailrace.kernel import BLOCK_BYTES
-from tailrace.segmentstore.cache.cache_manager import mark_tiered
+from tailrace.segmentstore.cache.cache_manager import drop_truncated, mark_tiered
 from tailrace.segmentstore.metadata import checkpoint, operation_log
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.missing_bytes import missing_bytes
@@ -103,6 +104,18 @@ class _Run:
         self.places: list[LogPlaces] = []
 
 
+@contextlib.contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Raise CorruptionError with the place for operations that contradict the state.
+
+    Only the log's own bytes lead here, so a repetition would end the same way. What reads them is outside.
+    """
+    try:
+        yield
+    except (KeyError, ValueError) as error:
+        raise CorruptionError(place, f"its operations do not fit: {error}") from error
+
+
 class Recovery:
     """Replays one container's log into an empty state."""
 
@@ -141,21 +154,23 @@ class Recovery:
             if 0 <= last_sequence != frame.sequence - 1:
                 raise DataLossError(f"{place}: frame {last_sequence + 1} is missing")
             last_sequence = frame.sequence
-            for placed in assembler.feed_runs(frame.sequence, frame.payload, place, split_after=as_of):
-                if placed.sequence != expected:
-                    self._check_order(placed.sequence, expected, place)
-                expected = placed.next_sequence
-                self.operations += expected - placed.sequence
-                if placed.sequence <= as_of:
-                    self._take_early(placed)
-                    continue
-                if self._early:
-                    self._settle_early()
-                self._apply(placed, place)
-            if frame.sequence > self._checkpoint_frame:
-                self.replayed_bytes += len(frame.payload)
-            self._insert_runs()  # payloads are valid until the next step
-        self._settle_early()
+            with _naming(place):
+                for placed in assembler.feed_runs(frame.sequence, frame.payload, place, split_after=as_of):
+                    if placed.sequence != expected:
+                        self._check_order(placed.sequence, expected, place)
+                    expected = placed.next_sequence
+                    self.operations += expected - placed.sequence
+                    if placed.sequence <= as_of:
+                        self._take_early(placed)
+                        continue
+                    if self._early:
+                        self._settle_early()
+                    self._apply(placed, place)
+                if frame.sequence > self._checkpoint_frame:
+                    self.replayed_bytes += len(frame.payload)
+                self._insert_runs()  # payloads are valid until the next step
+        with _naming(f"log of container {self._state.container_id}"):
+            self._settle_early()
 
     async def _load_checkpoint(self) -> int:
         assembler = operation_log.Assembler(ops.OperationType.CHECKPOINT)
@@ -287,8 +302,7 @@ class Recovery:
             assert segment is not None
             self._cache.drop_all(segment.read_index)
         elif isinstance(operation, ops.Truncate):
-            segment = state.segments[operation.segment_id]
-            self._cache.drop_below(segment.read_index, segment.start_offset)
+            drop_truncated(state.segments[operation.segment_id], self._cache)
         elif isinstance(operation, ops.AddChunks):
             for identifier, ref in operation.refs:
                 resolved, shift = state.resolve(identifier)

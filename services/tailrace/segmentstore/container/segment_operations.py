@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import (
+    BadAttributeError,
     BadRequestError,
     NoSuchSegmentError,
     OverloadedError,
@@ -137,10 +138,11 @@ class SegmentOperations:
         if into.staged_sealed:
             await self._core.barrier()
             raise SegmentSealedError(target)
-        if origin.staged_start:
-            raise SegmentTruncatedError(source, origin.staged_start)
+        if start := origin.staged_start:
+            await self._core.barrier()
+            raise SegmentTruncatedError(source, start)
         own = [update for update in updates if update.attribute_id != EVENT_COUNT]
-        values = attribute_stage.final_values(into, [*own, added], into.staged_length)
+        values = await self._final_values(into, [*own, added])
         self._rates.merged(into, origin, added.value, self._clock.now_ms())
         return await self._stage_merge(into, origin, values)
 
@@ -164,6 +166,18 @@ class SegmentOperations:
             raise NoSuchSegmentError(source)
         return MergeResult(known.target_offset, target.length)
 
+    async def _final_values(self, segment: Segment, updates: Sequence[AttributeUpdate]) -> Attributes:
+        """Return the final values of updates for an operation at the segment's staged end.
+
+        Raises BadAttributeError only once the values that do not fit are durable: those that are not may never exist.
+        Else it does not suspend.
+        """
+        try:
+            return attribute_stage.final_values(segment, updates, segment.staged_length)
+        except (BadAttributeError, BadRequestError):
+            await self._core.barrier()
+            raise
+
     async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:
         """See `SegmentContainer.update_attributes`."""
         internal = is_internal_segment(segment)
@@ -178,7 +192,7 @@ class SegmentOperations:
         if target.staged_sealed:
             await self._core.barrier()
             raise SegmentSealedError(segment)
-        values = attribute_stage.final_values(target, updates, target.staged_length)
+        values = await self._final_values(target, updates)
         target.stage_attributes(values)
         target.inflight += 1
         await self._core.processor.stage_control(ops.UpdateAttributes(target.segment_id, values))

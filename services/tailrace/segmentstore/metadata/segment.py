@@ -7,10 +7,12 @@ import math
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, SegmentTruncatedError
 from tailrace.common.names import is_internal_segment
 from tailrace.segmentstore.api import (
     CORE_ATTRIBUTE_PREFIX,
+    ROLLOVER_SIZE,
     SegmentKind,
     SegmentProperties,
     is_core_attribute,
@@ -125,6 +127,14 @@ class Segment:
     def attribute_key_length(self) -> int:
         """Length of the ids of extended attributes."""
         return self.key_length or 16
+
+    @property
+    def chunk_max_bytes(self) -> int:
+        """Length of a chunk at most: the stream's rollover size, within bounds; without one that of any object."""
+        rollover_bytes = self.core.get(ROLLOVER_SIZE, 0)
+        if rollover_bytes <= 0:
+            return limits.FLUSH_OBJECT_MAX_BYTES
+        return min(max(rollover_bytes, limits.ROLLOVER_MIN_BYTES), limits.FLUSH_OBJECT_MAX_BYTES)
 
     def properties(self) -> SegmentProperties:
         """Committed properties."""

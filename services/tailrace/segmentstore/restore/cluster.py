@@ -14,7 +14,14 @@ from tailrace.common import limits
 from tailrace.common.errors import StartError, UnavailableError
 from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
-from tailrace.segmentstore.restore.container import look_at_log, lost_log, newest_state, store_snapshot, write_log
+from tailrace.segmentstore.restore.container import (
+    look_at_log,
+    lost_log,
+    newest_state,
+    snapshot_name,
+    store_snapshot,
+    write_log,
+)
 from tailrace.segmentstore.restore.report import RestoredContainer, RestoreReport
 from tailrace.segmentstore.restore.survey import Survey, survey
 from tailrace.segmentstore.tier2.snapshot import folder
@@ -22,7 +29,7 @@ from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import make_durable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from tailrace.cluster.cluster_identity import ClusterIdentity
@@ -119,10 +126,10 @@ class _Writes:
         """Close the files."""
         self._disk.close()
 
-    def epoch(self, container: int, epoch: int) -> None:
-        """Have the next owner of a container take a later epoch than the lost one."""
+    def epoch(self, container: int, epoch: int, opened: int) -> None:
+        """Have the next owner of a container take a later epoch than the lost one, and expect a log of `opened`."""
         take_epoch(self._path, container, epoch - 1)
-        note_opened(self._path, container, epoch)
+        note_opened(self._path, container, opened)
 
     async def log(self, state: ContainerState) -> None:
         """Make the log of a container whose own is lost."""
@@ -130,9 +137,13 @@ class _Writes:
         log = FileLog(self._disk, directory, state.container_id)
         await write_log(log, state, self._clock, self._entropy.token(16))
 
-    async def snapshot(self, state: ContainerState) -> SnapshotName:
+    def snapshot_name(self, state: ContainerState) -> SnapshotName:
+        """Return the name under which `snapshot` is to store a restored state."""
+        return snapshot_name(state, self._entropy)
+
+    async def snapshot(self, state: ContainerState, name: SnapshotName) -> None:
         """Store a restored state as the newest snapshot."""
-        return await store_snapshot(self._store, self._cluster_id, state, self._clock, self._entropy)
+        await store_snapshot(self._store, self._cluster_id, state, self._clock, name)
 
     def manifest(self, manifest: Manifest) -> None:
         """Make the folder valid."""
@@ -174,9 +185,8 @@ class _Restore:
                 writes.close()
         await self._refuse_a_living_owner()
         if writes is not None:
-            await self._store_snapshots(writes)
             kind: LogKind = "object" if self._logs else "file"
-            writes.manifest(Manifest(self._mark.cluster_id, self._mark.containers, tier2, kind))
+            await self._finish(writes, Manifest(self._mark.cluster_id, self._mark.containers, tier2, kind))
         return report
 
     async def _container(self, found: Survey) -> RestoredContainer:
@@ -184,14 +194,15 @@ class _Restore:
             result, log = await look_at_log(self._store, found, self._advance)
             self._logs.append(log)
             if result.epoch and self._writes is not None:
-                self._writes.epoch(found.container, result.epoch)
+                # Not the last claim: its owner may have died before the log had its epoch.
+                self._writes.epoch(found.container, result.epoch, max(log.previous_epoch, found.opened_epoch))
             return result
         if any(other.log_objects for other in self._surveys) and (found.snapshots or found.objects):
             return lost_log(found)
         result, state = await newest_state(self._store, self._cluster_id, found)
         if state is not None and self._writes is not None:
             await self._writes.log(state)
-            self._writes.epoch(found.container, state.epoch)
+            self._writes.epoch(found.container, state.epoch, state.epoch)
             self._states.append(state)
         return result
 
@@ -207,27 +218,49 @@ class _Restore:
             if not await log.same_owner():
                 raise StartError(f"Tier 2 is in use: {log.directory} has a new owner or new frames")
 
-    async def _store_snapshots(self, writes: _Writes) -> None:
-        """Store the restored states as the newest snapshots, unless a live owner stored another meanwhile.
+    async def _finish(self, writes: _Writes, manifest: Manifest) -> None:
+        """Store the restored states as the newest snapshots, and make the folder valid.
+
+        When that fails the snapshots are deleted: the owner of the former folder, if that is still there, would stop at
+        them for good, and the new folder is removed.
+        """
+        names: dict[int, SnapshotName] = {}
+        try:
+            for state in self._states:
+                # Before the put: one that fails may be carried out.
+                names[state.container_id] = writes.snapshot_name(state)
+                await writes.snapshot(state, names[state.container_id])
+            await self._refuse_later_snapshots(names)
+            writes.manifest(manifest)
+        except BaseException as error:
+            await self._delete_snapshots(names, error)
+            raise
+
+    async def _refuse_later_snapshots(self, names: Mapping[int, SnapshotName]) -> None:
+        """Raise StartError when a live owner stored a snapshot meanwhile.
 
         Such an owner takes its own snapshot for the newest one. It deletes objects that only older snapshots need, and
         the restored one is among them.
         """
-        stored: dict[int, SnapshotName] = {}
-        for state in self._states:
-            stored[state.container_id] = await writes.snapshot(state)
-        for container, own in stored.items():
+        for container, own in names.items():
             known = {own, *self._surveys[container].snapshots}
             later = [name for name in (await survey(self._store, container)).snapshots if name not in known]
             if later:
-                await self._store.delete([name.key(number) for number, name in stored.items()])
-                error = StartError(f"Tier 2 is in use: container {container} got snapshot {later[-1].key(container)}")
-                try:
-                    for number in stored:  # deletions as well: that owner would stop at one that came back
-                        await make_durable(self._store, folder(number))
-                except UnavailableError as failure:
-                    error.add_note(f"A power cut may bring back the snapshots of this restore: {failure}")
-                raise error
+                raise StartError(f"Tier 2 is in use: container {container} got snapshot {later[-1].key(container)}")
+
+    async def _delete_snapshots(self, names: Mapping[int, SnapshotName], error: BaseException) -> None:
+        """Delete the snapshots of this restore, which failed with `error`; a failure to do so is a note of that."""
+        keys = [name.key(container) for container, name in names.items()]
+        try:
+            await self._store.delete(keys)
+        except UnavailableError as failure:
+            error.add_note(f"Delete the snapshots of this restore, {', '.join(keys)}: {failure}")
+            return
+        try:
+            for container in names:  # deletions as well: an owner would stop at one that came back
+                await make_durable(self._store, folder(container))
+        except UnavailableError as failure:
+            error.add_note(f"A power cut may bring back the snapshots of this restore: {failure}")
 
     def _advance(self, amount: int) -> None:
         self._done += amount

@@ -19,6 +19,7 @@ from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.segmentstore.restore.report import RestoredContainer
 from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName
+from tailrace.storage.chunks import stored_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,9 +36,10 @@ async def look_at_log(
 ) -> tuple[RestoredContainer, ClosedObjectLog]:
     """Read a container whose log is in the store. The log stays unchanged: the next owner recovers from it.
 
-    The result reports a log that cannot be recovered. UnavailableError: the store does not answer.
+    The result reports a log that cannot be recovered, or that has lost an epoch whose owner wrote objects.
+    UnavailableError: the store does not answer.
     """
-    log = ClosedObjectLog(store, survey.container, advance)
+    log = ClosedObjectLog(store, survey.container, advance, opened_epoch=survey.opened_epoch)
     result = RestoredContainer(survey.container, "log")
     state = ContainerState(survey.container)
     cache = CacheManager(BlockCache(limits.VERIFY_CACHE_BYTES))
@@ -70,7 +72,8 @@ async def newest_state(
     The epoch and the operation numbers of the new log are ones that the lost log cannot have used.
 
     Raises:
-        DataLossError: objects exist without a snapshot, or the newest snapshot names a missing object.
+        DataLossError: objects exist without a snapshot, or the newest snapshot names an object that is missing or cut
+            off.
         CorruptionError, FormatVersionError: the newest snapshot cannot be read; the text names the object.
     """
     epoch = survey.greatest_epoch + limits.RESTORE_EPOCH_GAP
@@ -100,9 +103,15 @@ async def newest_state(
 
 
 def _check_objects(state: ContainerState, survey: Survey, what: str) -> None:
+    """Raise DataLossError unless all objects that a state names are listed and long enough. Bytes are not read."""
     for key in state.object_uses:
         if key not in survey.objects:
             raise DataLossError(f"{what} names object {key}, which does not exist")
+    for segment in state.segments.values():
+        for ref in (*segment.chunks, *segment.index_pages):
+            missing = ref.data_offset + stored_length(ref.length) - survey.objects[ref.object_key]
+            if missing > 0:
+                raise DataLossError(f"{what} names object {ref.object_key}, which ends {missing} bytes early")
 
 
 async def write_log(log: DurableLog, state: ContainerState, clock: Clock, nonce: bytes) -> None:
@@ -132,13 +141,20 @@ def _nothing(_: Segment) -> None:
     """Do nothing: no reader waits for commits here."""
 
 
+def snapshot_name(state: ContainerState, entropy: Entropy) -> SnapshotName:
+    """Return a name for the snapshot of a restored state: it sorts behind all others of the container."""
+    return SnapshotName(state.epoch, state.committed_sequence, entropy.token(6).hex())
+
+
 async def store_snapshot(
-    store: ObjectStore, cluster_id: bytes, state: ContainerState, clock: Clock, entropy: Entropy
-) -> SnapshotName:
-    """Store the restored state as the newest snapshot: a live owner of the lost log finds it and stops."""
-    name = SnapshotName(state.epoch, state.committed_sequence, entropy.token(6).hex())
+    store: ObjectStore, cluster_id: bytes, state: ContainerState, clock: Clock, name: SnapshotName
+) -> None:
+    """Store the restored state as the newest snapshot: a live owner of the lost log finds it and stops.
+
+    Raises:
+        UnavailableError: the store does not answer; it is unknown whether it has the snapshot.
+    """
     key = name.key(state.container_id)
     body = checkpoint.encode(state)
     snapshot = Snapshot(cluster_id, state.container_id, state.epoch, state.committed_sequence, clock.now_ms(), body, ())
     await store.put(key, snapshot.encode(key))
-    return name

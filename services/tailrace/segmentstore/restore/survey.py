@@ -32,6 +32,11 @@ class Survey:
         return max([0, *writers, *(name.epoch for name in self.snapshots)])
 
     @property
+    def opened_epoch(self) -> int:
+        """Return an epoch that the log must have, because its owner wrote an object; 0: there is no object."""
+        return max(self.greatest_epoch, 1 if self.objects or self.snapshots else 0)
+
+    @property
     def greatest_sequence(self) -> int:
         """Return the greatest operation in a key: a segment's id is the operation that created it."""
         numbers = [int(key.split("/")[1], 16) for key in self.objects if writer_of_key(key) is not None]

@@ -58,7 +58,7 @@ class AppendProcessor:
         self._budget = budget
         self._fail = fail
         self._writers: dict[bytes, WriterState] = {}
-        self._kept: WriterAppend | None = None
+        self._kept: tuple[WriterAppend, asyncio.Future[None]] | None = None
         self._closed = False
         # Bound once: making a bound method per append would allocate per append.
         self._on_completed: Callable[[AppendRequest], None] = self._completed
@@ -118,20 +118,26 @@ class AppendProcessor:
 
     def resubmit(self) -> asyncio.Future[None] | None:
         """Submit the append that found no room again; as `append`."""
-        request = self._kept
-        assert request is not None
+        assert self._kept is not None
+        request, _ = self._kept
         assert request.writer is not None
         assert request.writer.container is not None
         self._kept = None
         return self._submit(request, request.writer.container)
 
     def close(self) -> None:
-        """End after the connection closed: appends in flight complete without acknowledgement."""
+        """End after the connection closed: appends in flight complete without acknowledgement.
+
+        The one that waits for room is given up: nothing of it was accepted.
+        """
         self._closed = True
         self._writers.clear()
         if self._kept is not None:
-            self._budget.release(self._kept.length + limits.APPEND_IN_FLIGHT_BYTES)
+            request, room = self._kept
             self._kept = None
+            request.data = ()
+            self._budget.release(request.length + limits.APPEND_IN_FLIGHT_BYTES)
+            room.cancel()
 
     def _request(self, writer: WriterState, append: WireAppend) -> WriterAppend:
         writer.sequence += 1
@@ -157,7 +163,7 @@ class AppendProcessor:
         if waiter is None:
             request.data = ()  # drop the views: the buffer is reused
         else:
-            self._kept = request
+            self._kept = request, waiter
         return waiter
 
     def _repeated(self, writer: WriterState, append: WireAppend) -> None:

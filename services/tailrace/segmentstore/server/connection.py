@@ -12,6 +12,7 @@ from tailrace.common import limits
 from tailrace.common.auth import Principal
 from tailrace.common.errors import ProtocolError
 from tailrace.segmentstore.server.appends import AppendProcessor
+from tailrace.segmentstore.server.gone_peers import has_gone
 from tailrace.segmentstore.server.outbox import Outbox
 from tailrace.segmentstore.server.requests import RequestProcessor
 from tailrace.wire import commands as c
@@ -96,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests.close()
         self._receiver.close()
         self._context.receiving.forget(self)
+        self._context.gone_peers.forget(self)
         self._gone(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -116,6 +118,12 @@ class Connection(asyncio.BufferedProtocol):
     def is_read(self) -> bool:
         """Return whether the server reads this connection, so that only the peer can delay a frame."""
         return not self._stops
+
+    def end_if_peer_gone(self) -> bool:
+        """Do what `eof_received` does, for a connection that is not read; return whether it ends."""
+        if not self._closing and has_gone(self._transport):
+            self.end()
+        return self._closing
 
     def room_to_receive(self) -> bool:
         """Resume receiving if there is room; return whether there was."""
@@ -238,12 +246,14 @@ class Connection(asyncio.BufferedProtocol):
     def _stop(self, why: int) -> None:
         if not self._stops and not self._closing:
             self._transport.pause_reading()
+            self._context.gone_peers.stopped(self)
         self._stops |= why
 
     def _resume(self, why: int) -> None:
         self._stops &= ~why
         if not self._stops and not self._closing:
             self._transport.resume_reading()
+            self._context.gone_peers.resumed(self)
             # Deferred: this may be called while a container commits.
             self._loop.call_soon(self._drain_rest)
 

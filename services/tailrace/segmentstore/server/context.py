@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tailrace.common.logs import LimitedLog
     from tailrace.common.ports import Clock, Entropy
     from tailrace.segmentstore.server.budgets import InFlightBudget
+    from tailrace.segmentstore.server.gone_peers import GonePeers
     from tailrace.segmentstore.server.large_replies import LargeReplyTurns
     from tailrace.segmentstore.server.receiving import ReceiveRoom
     from tailrace.segmentstore.server.registry import ContainerRegistry
@@ -37,6 +38,7 @@ class ServerContext:
     authorize: Authorize
     account: Account
     receiving: ReceiveRoom
+    gone_peers: GonePeers
     log: LimitedLog
     background: Callable[[Coroutine[None, None, None]], None]
     oldest_version: int

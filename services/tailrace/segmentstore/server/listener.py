@@ -10,9 +10,11 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.auth import account_nothing, allow_all
 from tailrace.common.closing import close_server
+from tailrace.common.keepalive import probe_silent_peers
 from tailrace.common.logs import LimitedLog
 from tailrace.segmentstore.server.connection import OLDEST_WIRE_VERSION, Connection
 from tailrace.segmentstore.server.context import ServerContext
+from tailrace.segmentstore.server.gone_peers import GonePeers
 from tailrace.segmentstore.server.in_process import InProcessRequests
 from tailrace.segmentstore.server.large_replies import LargeReplyTurns
 from tailrace.segmentstore.server.receiving import ReceiveRoom
@@ -75,6 +77,7 @@ class SegmentStoreServer:
             authorize=authorize,
             account=account,
             receiving=receiving,
+            gone_peers=GonePeers(loop),
             log=LimitedLog(self._log),
             background=self._background,
             oldest_version=oldest_version,
@@ -88,6 +91,8 @@ class SegmentStoreServer:
         """Listen on `host` and `port` (0 for an ephemeral one); return the address. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connection, host, port, ssl=ssl)
+        for listener in self._server.sockets:
+            probe_silent_peers(listener)
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
 

@@ -155,17 +155,16 @@ async def delta(
                 return _delta(table, entries, from_position, position)
             if number % limits.TABLE_RECORDS_PER_TURN == 0:
                 await asyncio.sleep(0)
-    return _delta(table, entries, from_position, position if position > begin else 0)
+    return _delta(table, entries, from_position, position)
 
 
 def _delta(table: SegmentProperties, entries: dict[bytes, TableEntry], from_position: int, position: int) -> TableDelta:
-    if position == 0:  # nothing was scanned
-        return TableDelta((), should_clear=False, reached_end=True, last_position=0)
+    """Return the answer of a scan that ended at `position`."""
     return TableDelta(
         tuple(entries.values()),
         should_clear=from_position < compaction_offset(table),
         reached_end=position >= table.length,
-        last_position=position,
+        last_position=0 if position == from_position else position,
     )
 
 

@@ -158,7 +158,7 @@ class StagedTable:
         try:
             async with asyncio.timeout(limits.REQUEST_DEADLINE_S):
                 while room is not None:
-                    await asyncio.shield(room)
+                    await room
                     room = self._container.submit_append(request)
         except TimeoutError as error:
             raise OverloadedError(f"no room for an update of {request.segment}") from error

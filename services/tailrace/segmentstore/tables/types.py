@@ -33,7 +33,8 @@ class TableDelta:
     See docs/protocol/wire.md#delta-reads.
 
     ``should_clear``: the position lies before the compaction offset, so the receiver drops what it holds.
-    ``reached_end``: the scan came to the segment's length. ``last_position``: offset after the last entry scanned.
+    ``reached_end``: the scan came to the segment's length. ``last_position``: offset after the last entry scanned; 0
+    when the position is the end already.
     """
 
     entries: Sequence[TableEntry]

@@ -13,6 +13,7 @@ from tailrace.segmentstore.tier2 import snapshot
 from tailrace.segmentstore.tier2.shared_reads import SharedReads, spawn_plainly
 from tailrace.storage import chunks
 from tailrace.storage.port import UploadParts
+from tailrace.storage.put_window import PutWindow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -63,7 +64,7 @@ class ChunkObjects:
     """The objects of one container in Tier 2. Keys: ``c<container>/<segment id>/<start>-<end>-<epoch>-<nonce>``.
 
     ``confirm_owner`` raises FencedError when the container has a later owner. ``spawn`` runs shared reads until the
-    container stops.
+    container stops. ``upload_window`` bounds the puts, shared by the containers of a process; None: its own.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class ChunkObjects:
         *,
         confirm_owner: Callable[[], Awaitable[None]] | None = None,
         spawn: Spawn = spawn_plainly,
+        upload_window: PutWindow | None = None,
     ) -> None:
         self._store = store
+        self._window = upload_window or PutWindow(limits.UPLOADS_MAX)
         self._confirm_owner = confirm_owner
         self._cluster_id = cluster_id
         self._container_id = container_id
@@ -127,7 +130,7 @@ class ChunkObjects:
             buffers.extend(parts)
             refs.append((section.segment_id, ChunkRef(key, data_position, section.start_offset, len(section.data))))
         try:
-            await self._store.put(key, buffers)
+            await self.put(key, buffers)
         except UnavailableError:
             self.remember_unreferenced([key])
             raise
@@ -136,6 +139,16 @@ class ChunkObjects:
         self.bytes_written += position
         self.objects_written += 1
         return refs
+
+    async def put(self, key: str, data: Sequence[Buffer]) -> None:
+        """Put an object as soon as the process may send one more."""
+        async with self._window.slot(sum(map(len, data))):
+            await self._store.put(key, data)
+
+    @property
+    def window_full(self) -> bool:
+        """Return whether one more put would wait for others of the process."""
+        return self._window.full
 
     def remember_unreferenced(self, keys: Iterable[str]) -> None:
         """Remember objects of this owner that may exist, and that no operation references or ever will."""
@@ -230,7 +243,8 @@ class ChunkObjects:
         """Return whether the object of a reference exists, and whether an event surely begins at its first byte."""
         before = min(ref.data_offset, chunks.HEADER_MAX_BYTES)
         try:
-            raw = await self._store.get_range(ref.object_key, ref.data_offset - before, before + 1)
+            async with self._reads:
+                raw = await self._store.get_range(ref.object_key, ref.data_offset - before, before + 1)
         except (NotFoundError, CorruptionError):
             return False, False
         return True, chunks.begins_event(memoryview(raw)[:before], self._cluster_id, ref.length)

@@ -136,10 +136,13 @@ class ContainerVerification:
 
     async def _never_began(self) -> bool:
         """Report objects of a container whose log is empty: an owner writes objects only after its log has begun."""
-        if not await self._objects.any():
-            return True
-        self._report.problem("Tier 2 holds objects of the container, and its log holds nothing")
-        return False
+        if await self._objects.any():
+            self._report.problem("Tier 2 holds objects of the container, and its log holds nothing")
+            return False
+        if await self._snapshots.any():
+            self._report.problem("Tier 2 holds snapshots of the container, and its log holds nothing")
+            return False
+        return True
 
     # -- segments ------------------------------------------------------------------------------------------------
 

@@ -97,6 +97,13 @@ class _NoLogs:
         """Return the last epoch for which the container's log is known to have been opened. StartError: unreadable."""
         return 0
 
+    def _known_epoch(self, container: int) -> int:
+        """Return `opened_epoch`, or 0 when it is unreadable, which `_Verification` reports."""
+        try:
+            return self.opened_epoch(container)
+        except StartError:
+            return 0
+
     async def log(self, container: int) -> VerifiedLog:
         """Return the container's log, not yet opened."""
         return LostLog()
@@ -121,11 +128,7 @@ class _FolderLogs(_NoLogs):
         """See _NoLogs."""
         directory = str(self._directory(container))
         await self._wait_until_free(directory)
-        try:
-            opened = self.opened_epoch(container)
-        except StartError:
-            opened = 0  # reported already
-        return ClosedLog(self._disk, directory, container, opened_epoch=opened)
+        return ClosedLog(self._disk, directory, container, opened_epoch=self._known_epoch(container))
 
     def log_bytes(self, container: int) -> int:
         """See _NoLogs."""
@@ -162,7 +165,7 @@ class _StoreLogs(_NoLogs):
 
     async def log(self, container: int) -> ClosedObjectLog:
         """See _NoLogs."""
-        return ClosedObjectLog(self._store, container)
+        return ClosedObjectLog(self._store, container, opened_epoch=self._known_epoch(container))
 
 
 _Logs = _NoLogs
@@ -196,7 +199,7 @@ class _Verification:
         async for info in self._store.list(""):
             self._total += info.length_bytes
         for container in range(count):
-            await self._verify(container, opened[container])
+            await self._verify(container)
         await account_for_others(self._store, count, self._report, object_logs=self._manifest.log == "object")
         return self._report
 
@@ -220,7 +223,7 @@ class _Verification:
         elif found not in (None, cluster_id):
             raise StartError(f"Tier 2 belongs to cluster {found}, not to {cluster_id}")
 
-    async def _verify(self, container: int, opened: int) -> None:
+    async def _verify(self, container: int) -> None:
         """Verify one container. Raises StartError: its log changed during each attempt.
 
         The store may carry out a last request of the former owner late. So one change is no sign of a live owner.
@@ -229,13 +232,13 @@ class _Verification:
             if attempt:
                 await asyncio.sleep(limits.VERIFY_PAUSE_S)
             part = Report()
-            changed = await self._attempt(container, opened, ContainerReport(part, container))
+            changed = await self._attempt(container, ContainerReport(part, container))
             if not changed:
                 self._report.merge(part)
                 return
         raise StartError(f"Tier 2 is in use: {changed} has a new owner or new frames")
 
-    async def _attempt(self, container: int, opened: int, report: ContainerReport) -> str:
+    async def _attempt(self, container: int, report: ContainerReport) -> str:
         """Verify it once; return the place of its log when that changed meanwhile, so that the result is void."""
         log = await self._logs.log(container)
         cluster_id = uuid.UUID(self._manifest.cluster_id).bytes
@@ -252,8 +255,6 @@ class _Verification:
         await verification.run()
         if not isinstance(log, ClosedObjectLog):
             return ""
-        if opened > log.last_claim:
-            report.problem(f"the log has lost epoch {opened}, for which it was opened", place=log.directory)
         await account_for_log(log, self._store, report)
         return log.directory if log.last_claim and not await log.same_owner() else ""
 

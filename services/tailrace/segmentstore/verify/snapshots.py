@@ -49,6 +49,10 @@ class SnapshotWalk:
                 if state is not None:
                     await self._verify(key, restored, state, lengths, reader)
 
+    async def any(self) -> bool:
+        """Return whether the container has a snapshot."""
+        return bool(await self._names())
+
     async def load_newest(self, into: ContainerState) -> str | None:
         """Fill a state from the newest snapshot; return its key, None when there is none.
 

@@ -122,8 +122,13 @@ def create_app(worker: Inspectable, server: Served, stalls: LoopStalls) -> FastA
         return [{"stream": stream, **dataclasses.asdict(found[stream])} for stream in sorted(found)[:limit]]
 
     @app.get("/v1/segments/{segment:path}/chunks")
-    async def chunks(segment: str) -> list[dict[str, Any]]:
-        return [dataclasses.asdict(chunk) for chunk in await worker.container_for(segment).list_chunks(segment)]
+    async def chunks(
+        segment: str,
+        after: int = Query(default=0, ge=0),
+        limit: int = Query(default=100, ge=1, le=limits.INSPECT_CHUNKS_PAGE_MAX),
+    ) -> list[dict[str, Any]]:
+        found = await worker.container_for(segment).list_chunks(segment, after, limit)
+        return [dataclasses.asdict(chunk) for chunk in found]
 
     @app.get("/v1/segments/{segment:path}/attributes")
     async def attributes(

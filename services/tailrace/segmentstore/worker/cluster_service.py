@@ -27,6 +27,7 @@ from tailrace.common import limits
 from tailrace.common.budgets import Budgets, worker_budgets
 from tailrace.common.errors import NotOwnerError, StartError, UnavailableError
 from tailrace.log.object import ObjectLog
+from tailrace.log.object_requests import frame_window
 from tailrace.log.object_scan import scan_slots
 from tailrace.log.probe import probe_conditions
 from tailrace.segmentstore.server.budgets import InFlightBudget
@@ -110,6 +111,7 @@ class ClusterStoreService:
         self._incarnation = entropy.token(8).hex()
         self._opened: dict[int, int] = {}
         self._scan_slots = scan_slots()
+        self._put_window = frame_window()
         self._heart = Heart()
         self._not_open = ""
         self._contact = StoreContact()
@@ -240,8 +242,13 @@ class ClusterStoreService:
     # -- what the worker needs ------------------------------------------------------------------------------------
 
     def _open_log(self, container_id: int) -> ObjectLog:
-        opened_epoch = self._opened[container_id]
-        return ObjectLog(self._store, container_id, opened_epoch=opened_epoch, scan_slots=self._scan_slots)
+        return ObjectLog(
+            self._store,
+            container_id,
+            opened_epoch=self._opened[container_id],
+            scan_slots=self._scan_slots,
+            put_window=self._put_window,
+        )
 
     async def _next_epoch(self, container_id: int, floor: int) -> int:
         epoch = await self._epochs.take(container_id, floor)
@@ -301,7 +308,13 @@ class ClusterStoreService:
                 self._report(WAITING + reported)
             await asyncio.sleep(limits.WORKER_PROGRESS_POLL_S)
         self._report(FOLLOWING)
-        await report_not_open(self.worker, self._report, self._name_not_open, lambda: self._store_silent_s)
+        await report_not_open(
+            self.worker,
+            self._report,
+            self._name_not_open,
+            store_silent_s=lambda: self._store_silent_s,
+            store_refusal=lambda: self._contact.refusal,
+        )
 
     def _name_not_open(self, text: str) -> None:
         """Remember what the Lease is to say; its thread reads it before each renewal."""
@@ -347,22 +360,33 @@ async def report_not_open(
     report: Callable[[str], None],
     name: Callable[[str], None] = lambda _: None,
     store_silent_s: Callable[[], int] = lambda: 0,
+    store_refusal: Callable[[], str] = lambda: "",
 ) -> NoReturn:
     """Report for how long containers have not been open, and why; `name` them without times. Runs until cancelled.
 
-    Also that the object store does not answer, when that lasts (`store_silent_s`).
+    Also that the object store does not answer, or with which error it refuses requests (`store_refusal`), when that
+    lasts (`store_silent_s`).
     """
     was = ""
     while True:
         found, silent_s = worker.not_open(), store_silent_s()
-        is_silent = silent_s >= limits.WORKER_STORE_SILENT_S
-        name("; ".join(filter(None, ("the object store does not answer" if is_silent else "", name_not_open(found)))))
-        silence = f"the object store has not answered for {silent_s} s" if is_silent else ""
-        now = "; ".join(filter(None, (silence, summarise_not_open(found))))
+        store, store_name = _silence(silent_s, store_refusal())
+        name("; ".join(filter(None, (store_name, name_not_open(found)))))
+        now = "; ".join(filter(None, (store, summarise_not_open(found))))
         if now != was:
             report(WAITING + now if now else FOLLOWING)
             was = now
         await asyncio.sleep(limits.CONTAINERS_NOT_OPEN_POLL_S)
+
+
+def _silence(silent_s: int, refusal: str) -> tuple[str, str]:
+    """Return what the object store does instead of answering, and the same without a time; empty: it answers."""
+    if silent_s < limits.WORKER_STORE_SILENT_S:
+        return "", ""
+    if refusal:
+        text = f"the object store has refused requests for {silent_s} s: {refusal}"
+        return text, f"the object store refuses requests: {refusal}"
+    return f"the object store has not answered for {silent_s} s", "the object store does not answer"
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.worker.backoff import MemoryDamages, Pauses
+from tailrace.storage.put_window import PutWindow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -90,6 +91,7 @@ class Shared:
     pages: PageRoom
     values: ValueRoom
     upload_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.UPLOADS_MAX))
+    upload_window: PutWindow = field(default_factory=lambda: PutWindow(limits.UPLOADS_MAX))
     arenas: ArenaPool = field(default_factory=ArenaPool)
     index_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(limits.INDEX_UPLOADS_MAX))
     untiered: UntieredRoom = field(default_factory=UntieredRoom)
@@ -163,7 +165,8 @@ class ContainerSupervisor:
     async def open_first(self, *, on_full_disk: bool) -> None:
         """Open the container, then keep it running. Raises what prevents the opening, except unproved data.
 
-        With `on_full_disk` a full disk is not raised either: the container is opened when there is room.
+        With `on_full_disk` a full disk is not raised either: the container is opened when there is room. Nor is an
+        error that no code foresaw: it is of one container, and the attempt is repeated.
         """
         try:
             await self._open()
@@ -171,7 +174,10 @@ class ContainerSupervisor:
             if not on_full_disk:
                 raise
             self._not_opened(error)
-            self.failed = ContainerStatus(self.container_id, "stopped", self._why_closed, 0, 0, 0, 0, 0, 0)
+        except (TailraceError, OSError):
+            raise
+        except Exception as error:
+            self._broke(error)
         self._tried.set()
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
@@ -217,13 +223,39 @@ class ContainerSupervisor:
         except (TailraceError, OSError) as error:
             # Any of these may pass: a full disk, a log that cannot be read or locked at the moment.
             self._not_opened(error)
+        except Exception as error:
+            self._broke(error)
         return True
 
     def _not_opened(self, error: Exception) -> None:
-        """Record why an attempt to open failed that is repeated."""
-        self._pauses.not_opened(error)
-        self._why_closed = str(error) or repr(error)
+        """Record why an attempt to open failed that is repeated.
+
+        The status of a container that ran keeps why it stopped. One that never did has the last failure as its status:
+        an alert waits for containers that do not run.
+        """
         _logger.warning("container_not_opened", container=self.container_id, reason=str(error))
+        if self._provable:  # as in `_broke`
+            self._pauses.not_opened(error)
+            self._why_closed = str(error) or repr(error)
+            if self.failed is None or not self.failed.epoch:
+                self.failed = self._status("stopped")
+
+    def _broke(self, error: Exception) -> None:
+        """Record an error that no code foresaw: the attempt is repeated as after any other one.
+
+        A running container that has one stops and is opened again, too. The loop's handler of exceptions gets it, as it
+        would without this: it writes the traceback, and ends a simulation.
+        """
+        details = {"message": f"container {self.container_id} was not opened", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(details)
+        _logger.warning("container_not_opened", container=self.container_id, reason=repr(error))
+        if self._provable:  # else it failed while a container with unproved data was closed, which is the reason
+            self._pauses.not_opened(error)
+            self._why_closed = repr(error)
+            self.failed = self._status("stopped")
+
+    def _status(self, state: str) -> ContainerStatus:
+        return ContainerStatus(self.container_id, state, self._why_closed, 0, 0, 0, 0, 0, 0)
 
     async def _watch(self, container: Container) -> None:
         """Return when the container has stopped by itself and is closed."""
@@ -241,7 +273,11 @@ class ContainerSupervisor:
             _logger.error("container_memory_damaged", container=self.container_id, place=cause.place)
         elif isinstance(cause, DataError):
             self._provable = False
-        await container.close()
+        try:
+            await container.close()
+        except Exception as error:
+            # It has stopped: the next opening fences its log, or is refused while that is locked, and is repeated.
+            _logger.exception("container_not_closed", container=self.container_id, reason=repr(error))
         self._opened = None
 
     async def _open(self) -> None:
@@ -301,6 +337,7 @@ class ContainerSupervisor:
             entropy=ports.entropy,
             cluster_id=ports.cluster_id,
             upload_slots=shared.upload_slots,
+            upload_window=shared.upload_window,
             pages=shared.pages,
             arenas=shared.arenas,
             index_slots=shared.index_slots,
@@ -364,8 +401,14 @@ class ContainerSupervisor:
         return NotOpen(self.container_id, now_s - self._closed_at_s, self._why_closed)
 
     def status(self) -> ContainerStatus | None:
-        """Return the container's status, or its status when it stopped; None when it was never opened."""
+        """Return the container's status, or why it stopped or did not open; None while it first opens in time.
+
+        An attempt lasts for minutes while the object store is silent, and such a container does not run either.
+        """
         status = self.failed if self.container is None else self.container.status()
         if status is None:
-            return None
+            late = self.not_open()
+            if late is None or late.for_s <= limits.CONTAINER_NOT_OPEN_REPORT_S:
+                return None
+            status = self._status("opening")
         return replace(status, details={**status.details, "memory_damages": self._damages.recoveries})

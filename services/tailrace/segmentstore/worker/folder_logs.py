@@ -15,6 +15,7 @@ from tailrace.common.errors import IllegalStateError, StartError, UnavailableErr
 from tailrace.log.file import FileLog
 from tailrace.log.object import ObjectLog
 from tailrace.log.object_keys import LogKeys
+from tailrace.log.object_requests import frame_window
 from tailrace.log.object_scan import scan_slots
 from tailrace.log.probe import probe_conditions
 from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, epoch_of_key
@@ -112,6 +113,7 @@ class ObjectLogs:
         self._opened = {container_id: opened_epoch(data, container_id, disk) for container_id in containers}
         self._served: set[int] = set()
         self._scan_slots = scan_slots()
+        self._put_window = frame_window()
         self._store: ObjectStore
 
     async def prepare(self, store: ObjectStore, place: str, nonce: str) -> None:
@@ -133,6 +135,7 @@ class ObjectLogs:
             max_frame_bytes=limits.LOG_FRAME_MAX_BYTES,
             opened_epoch=self._opened[container_id],
             scan_slots=self._scan_slots,
+            put_window=self._put_window,
         )
 
     async def next_epoch(self, container_id: int, floor: int) -> int:

@@ -156,7 +156,7 @@ class Metrics(Collector):
 
     def _store(self) -> Iterator[Metric]:
         if (silent_s := self._worker.store_silent_s) is not None:
-            about = "Seconds for which requests to the object store have had no answer"
+            about = "Seconds for which requests to the object store have had no answer, or only refusals"
             yield GaugeMetricFamily("tailrace_worker_store_silent_seconds", about, value=silent_s)
         if (figures := self._worker.store_figures) is None:
             return

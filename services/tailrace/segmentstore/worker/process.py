@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import socket
 import sys
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from tailrace.common.http import serve_app
 from tailrace.common.logs import configure_logs
 from tailrace.common.loop_stalls import LoopStalls
 from tailrace.common.open_files import connection_limits, raise_open_files
-from tailrace.common.process_exit import end_process
+from tailrace.common.process_exit import end_process, stop_on_signals
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.common.task_groups import running
 from tailrace.segmentstore.worker.cluster_service import ClusterStoreService, ClusterStoreSpec
@@ -75,10 +74,8 @@ def _report(line: str) -> None:
 
 
 async def _serve(orders: Orders) -> None:
-    stop, leave = asyncio.Event(), asyncio.Event()
+    stop, leave = stop_on_signals(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     reader = asyncio.StreamReader()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     # The parent may end at any time, even while containers recover. Their logs must be unlocked for its successor.

@@ -69,9 +69,9 @@ class Worker:
     async def start(self, *, on_full_disks: bool = False) -> None:
         """Recover the first containers, one after another, then keep them running.
 
-        A container whose data is not proved whole stays stopped and is reported; the others run. With `on_full_disks`,
-        one that cannot be opened because its disk is full is opened later. Any other error that prevents an opening is
-        raised.
+        A container whose data is not proved whole stays stopped and is reported; the others run. One that fails with an
+        error that no code foresaw is opened later; with `on_full_disks`, so is one whose disk is full. A TailraceError
+        or an OSError that prevents an opening is raised.
         """
         self._compaction = asyncio.get_running_loop().create_task(self._compact_tables())
         for container_id in self._first:

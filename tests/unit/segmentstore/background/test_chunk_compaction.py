@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, FencedError
+from tailrace.common.errors import CorruptionError, DeadlineError, FencedError
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType, SegmentKind
 from tailrace.segmentstore.attributes.pages import PageCache
 from tailrace.segmentstore.background.compaction_policy import choose
@@ -166,7 +166,8 @@ async def test_many_small_flushes_leave_few_references(
     whole = await trickle(container, NAME, 100)
     await eventually(lambda: len(refs_of(container, NAME)) <= 2 * limits.COMPACT_RUN_MIN)
     assert await read_cold(container, NAME) == whole
-    await eventually(lambda: not choose(refs_of(container, NAME)))  # a compaction that is interrupted leaves an orphan
+    # a compaction that is interrupted leaves an orphan
+    await eventually(lambda: not choose(refs_of(container, NAME), limits.FLUSH_OBJECT_MAX_BYTES))
     container = await reopen()
     assert await read_cold(container, NAME) == whole
     await container.flush_to_storage()
@@ -231,6 +232,28 @@ async def test_the_storage_writer_goes_first(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(limits, "COMPACT_DEFER_MAX_S", 0.0)
     await asyncio.sleep(0.05)
     slots.release()
+    await eventually(lambda: len(refs_of(container, NAME)) < 20)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_nothing_is_compacted_while_another_upload_would_wait(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uploads that were late leave fewer than there are slots."""
+    container = await world.open()
+    window = container.core.ports.upload_window
+    monkeypatch.setattr(limits, "COMPACT_RUN_MIN", 1000)
+    await container.create_segment(NAME)
+    await trickle(container, NAME, 20)
+    with pytest.raises(DeadlineError):
+        async with window.slot(limits.FLUSH_OBJECT_MAX_BYTES):
+            raise DeadlineError("no answer in 30 s")
+    async with window.slot(limits.FLUSH_OBJECT_MAX_BYTES):
+        assert window.full
+        monkeypatch.setattr(limits, "COMPACT_RUN_MIN", 2)
+        container.background.compaction._cursors[container.state.by_name[NAME].segment_id] = 0
+        await asyncio.sleep(0.1)
+        assert len(refs_of(container, NAME)) == 20
     await eventually(lambda: len(refs_of(container, NAME)) < 20)
 
 

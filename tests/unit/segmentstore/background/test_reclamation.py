@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.filesizes import bytes_in_files
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
 from tailrace.common.limits import KIB, MIB
@@ -191,7 +192,7 @@ async def test_the_bytes_held_follow_truncations_at_random(
         container = await reopen()
     bound = (1 + limits.RECLAIM_DEAD_SHARE) * 1.01 * retained_bytes(container) + limits.RECLAIM_SLACK_BYTES
     for _ in range(6000):  # each object is synced to the disk, which others may keep busy for seconds
-        held = sum(path.stat().st_size for path in (tmp_path / "c7").rglob("*") if path.is_file())
+        held = bytes_in_files(tmp_path / "c7")
         if held <= bound:
             break
         await asyncio.sleep(0.02)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
 from tailrace.segmentstore.container.container import Container
 
-from ..conftest import World, eventually
+from ..conftest import Objects, World, eventually, flush
 
 NAME = "scope/stream/0.#epoch.0"
 PIECE = limits.MIB
@@ -47,6 +49,39 @@ async def test_objects_of_one_segment_are_written_side_by_side(world: World, fil
     assert sum(chunk.length_bytes for chunk in chunks) == PIECES * PIECE
     await filled.close()
     await check_content(await world.open())
+
+
+class SlowReads(Objects):
+    """Objects that take some turns of the loop to be read, and count how many are read at a time."""
+
+    reading = most_reading = 0
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        self.reading += 1
+        self.most_reading = max(self.most_reading, self.reading)
+        try:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return await super().get_range(key, offset, length)
+        finally:
+            self.reading -= 1
+
+
+async def test_chunks_are_looked_for_side_by_side_and_in_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COMPACT_TICK_S", 3600.0)
+    world.objects = objects = SlowReads()
+    container = await world.open()
+    await container.create_segment(NAME)
+    for _ in range(3 * limits.STORAGE_READS_MAX):
+        await container.append(NAME, [b"chunk"])
+        await flush(container)
+    listed = await container.list_chunks(NAME)
+    assert [chunk.start_offset for chunk in listed] == list(range(0, 15 * limits.STORAGE_READS_MAX, 5))
+    assert all(chunk.exists for chunk in listed)
+    assert objects.most_reading == limits.STORAGE_READS_MAX
+    assert await container.list_chunks(NAME, 10, 2) == listed[2:4]
+    assert await container.list_chunks(NAME, 11, 1) == listed[2:3], "it ends behind 11"
+    assert await container.list_chunks(NAME, listed[-1].start_offset + 5, 2) == []
 
 
 async def test_an_object_that_fails_keeps_back_no_other_one(world: World, filled: Container) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -272,6 +274,67 @@ def test_waiting_appends_are_admitted_in_order_and_all_of_them() -> None:
         assert throttle.waited_s > 1.0
         assert throttle.waited_s == pytest.approx(sum(waited_s), abs=0.01)
         await asyncio.wait(appends)
+
+    simulated(main)
+
+
+class Data(bytearray):
+    """Bytes of which the test can see whether anything holds them."""
+
+
+def test_appends_that_are_given_up_keep_no_memory_and_take_no_credit() -> None:
+    """Their queue once held them with all their data, for hours without Tier 2, and then let them go before others."""
+
+    async def main(world: SimWorld) -> None:
+        container, _ = await open_container(world, TIER2_BYTES_PER_S)
+        throttle = Throttle(CAPACITY, lambda: CAPACITY - MIB // 4, lambda: None)  # admits 1 MiB a second
+        container.core.cache.throttle = throttle
+        seen: list[weakref.ref[Data]] = []
+
+        async def give_up() -> None:
+            data = Data(MIB)
+            seen.append(weakref.ref(data))
+            async with asyncio.timeout(0.001):
+                await container.append(NAME, [data])
+
+        await container.append(NAME, [bytes(MIB // 4)])  # uses the credit up
+        found = await asyncio.gather(*(give_up() for _ in range(40)), return_exceptions=True)
+        assert [type(each) for each in found] == [TimeoutError] * 40
+        del found
+        await asyncio.sleep(0)
+        assert throttle.waiting == 0
+        gc.collect()
+        assert not any(data() for data in seen)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await container.append(NAME, [bytes(1000)])
+        assert loop.time() - began_s < 1.0
+        await container.close()
+
+    simulated(main)
+
+
+def test_appends_without_room_that_are_given_up_leave_their_place() -> None:
+    """Those behind one that waits on were once kept until it had room."""
+
+    async def main(world: SimWorld) -> None:
+        throttle = Throttle(CAPACITY, lambda: CAPACITY, lambda: None)
+        first = throttle.wait_room(appending(100))
+        gone: list[weakref.ref[asyncio.Future[None]]] = []
+        for _ in range(100):
+            room = throttle.wait_room(appending(100))
+            gone.append(weakref.ref(room))
+            room.cancel()
+        del room
+        last = throttle.wait_room(appending(100))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert throttle.waiting == 2
+        gc.collect()
+        assert sum(room() is not None for room in gone) == 0
+        await asyncio.wait_for(first, 1)
+        await asyncio.wait_for(last, 1)
+        assert throttle.waiting == 0
 
     simulated(main)
 

@@ -21,13 +21,14 @@ from tailrace.common.errors import (
 )
 from tailrace.common.names import transient_segment_name
 from tailrace.log.memory import MemoryLog
-from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType, SegmentKind
+from tailrace.segmentstore.api import NULL_ATTRIBUTE, AttributeUpdate, AttributeUpdateType, SegmentKind
 from tailrace.segmentstore.container.checkpointer import Checkpointer
 from tailrace.segmentstore.container.container import Container
+from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.state import ContainerState
 from tailrace.storage.port import Buffer
 
-from ..conftest import Objects, World, eventually
+from ..conftest import Objects, World, eventually, flush
 
 NAME = "scope/stream/0.#epoch.0"
 OTHER = "scope/stream/1.#epoch.0"
@@ -49,6 +50,41 @@ class Gate(Objects):
 
 async def whole(container: Container, name: str) -> bytes:
     return await container.read_exact(name, 0, (await container.info(name)).length)
+
+
+async def test_forced_checkpoints_beside_a_running_one_share_one_of_their_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = await world.open()
+    checkpointer = container.background.checkpointer
+    await container.create_segment(NAME)
+    await container.append(NAME, [b"before"])
+    await flush(container)
+    truncate, encode = MemoryLog.truncate, ops.Checkpoint.encode
+    gate, reached, as_of = asyncio.Event(), asyncio.Event(), dict[int, None]()
+
+    async def held(self: MemoryLog, sequence: int) -> None:
+        reached.set()
+        await gate.wait()
+        await truncate(self, sequence)
+
+    def noted(self: ops.Checkpoint) -> bytes:
+        as_of[self.as_of_sequence] = None
+        return encode(self)
+
+    monkeypatch.setattr(MemoryLog, "truncate", held)
+    monkeypatch.setattr(ops.Checkpoint, "encode", noted)
+    running = asyncio.ensure_future(checkpointer.run_if_due(force=True))
+    await asyncio.wait_for(reached.wait(), 120)
+    await container.append(NAME, [b"behind"])
+    wanted = container.state.committed_sequence
+    forced = [asyncio.ensure_future(checkpointer.run_if_due(force=True)) for _ in range(3)]
+    await asyncio.sleep(0)
+    await checkpointer.run_if_due()  # waits for no other
+    gate.set()
+    await asyncio.gather(running, *forced)
+    assert [each for each in as_of if each >= wanted] == [wanted]
+    assert len(as_of) == 2
 
 
 @pytest.mark.usefixtures("frequent_snapshots")
@@ -393,4 +429,45 @@ async def test_what_is_not_durable_yet_refuses_nothing(world: World, operation: 
             await each
     container = await world.open()
     assert (await container.info(NAME)).start_offset == 0
+    await container.close()
+
+
+@pytest.mark.parametrize("operation", ["update", "sum", "merge", "merge of a truncated source"])
+async def test_a_value_that_is_not_durable_yet_refuses_no_change(world: World, operation: str) -> None:
+    """A failed compare is answered when the value that differs is durable: until then it may never exist."""
+    container = await world.open()
+    for name in (NAME, OTHER):
+        await container.create_segment(name)
+    await container.append(OTHER, [b"abcdef"])
+    log = container.core.log
+    assert isinstance(log, MemoryLog)
+    log._delay_s = 3600.0
+    key = b"k" * 16
+    compare = AttributeUpdate(key, AttributeUpdateType.REPLACE_IF_EQUALS, 2, NULL_ATTRIBUTE)
+
+    async def change() -> None:
+        if operation == "merge of a truncated source":
+            await container.truncate(OTHER, 5)
+        else:
+            await container.update_attributes(NAME, [AttributeUpdate(key, AttributeUpdateType.REPLACE, 2**63 - 1)])
+
+    async def refused() -> None:
+        if operation in ("update", "sum"):
+            add = AttributeUpdate(key, AttributeUpdateType.ACCUMULATE, 1)
+            await container.update_attributes(NAME, [add if operation == "sum" else compare])
+        else:
+            await container.merge(NAME, OTHER, [compare] if operation == "merge" else [])
+
+    first = asyncio.ensure_future(change())
+    await eventually(lambda: not container.core.processor.idle)
+    second = asyncio.ensure_future(refused())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not second.done()
+    await container.close(at_once=True)
+    for each in (first, second):
+        with pytest.raises((OutcomeUnknownError, ContainerStoppedError)):
+            await each
+    container = await world.open()
+    await refused()  # nothing differs at the next owner
     await container.close()

@@ -6,16 +6,19 @@ import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+import structlog
 
 from tailrace.common import limits
+from tailrace.common.errors import CorruptionError, UnavailableError
 from tailrace.kernel import BLOCK_BYTES
 from tailrace.log.memory import MemoryLog
 from tailrace.segmentstore.container.container import Container
+from tailrace.storage.port import Buffer
 
-from ..conftest import World
+from ..conftest import Objects, World, flush
 from .test_container import NAME, content
 
 OTHER = "scope/stream/1.#epoch.0"
@@ -190,3 +193,65 @@ async def test_one_read_takes_a_bounded_number_of_frames(
     assert result.length == 500
     assert frame_reads.total() == 5
     assert await content(container) == b"".join(itertools.islice(map(block, itertools.count()), 20))
+
+
+class FirstChunkFails(Objects):
+    """Refuses the chunk that begins a segment, and takes all others."""
+
+    async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        if key.startswith("c") and "/0000000000000000-" in key:
+            raise UnavailableError("the first chunk is refused")
+        await super().put(key, data, if_absent=if_absent)
+
+
+@pytest.mark.parametrize("where", ["cached", "left in the log", "replayed to the cache", "replayed, left in the log"])
+async def test_a_truncation_within_an_entry_ends_it_if_tier2_holds_the_rest(
+    world: World, reopen: Reopen, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """No later chunk touches the entry: it pointed to a frame that the log no longer had, or was never evicted."""
+    monkeypatch.setattr(limits, "FLUSH_OBJECT_MAX_BYTES", 1_500_000)
+    world.objects = FirstChunkFails()
+    world.objects.outage = True
+    container = await world.open()
+    await container.create_segment(NAME)
+    expected = [block(number) * 4 for number in range(APPENDS)]
+    await asyncio.gather(*(container.append(NAME, [data]) for data in expected))
+    if where == "left in the log":
+        await container.background.checkpointer.run_if_due(force=True)
+        container = await reopen()
+    world.objects.outage = False
+    with pytest.raises(UnavailableError, match="the first chunk is refused"):
+        await flush(container)
+    segment = container.state.by_name[NAME]
+    boundary, size = next(iter(segment.chunks)).segment_offset, len(expected[0])
+    entry = segment.read_index.find(boundary)
+    assert entry is not None
+    assert entry.offset < boundary < entry.end - size
+    await container.truncate(NAME, boundary + size)
+    if "replayed" in where:
+        world.cache_bytes = 2 * limits.MIB if "log" in where else world.cache_bytes
+        container = await reopen()
+        segment = container.state.by_name[NAME]
+    await container.flush_to_storage()
+    assert all(entry.evictable and entry.address >= 0 for entry in segment.read_index)
+    assert await content(container) == b"".join(expected)[boundary + size :]
+
+
+async def test_a_read_of_a_missing_frame_falls_back_to_tier2(world: World) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+    await container.append(NAME, [b"in Tier 2"])
+    await container.flush_to_storage()
+    index = container.state.by_name[NAME].read_index
+    world.cache.drop_all(index)
+    await container.append(NAME, [b" and not"])
+    world.cache.drop_all(index)
+    world.cache.add_log_places(index, 0, 17, ((10_000, 0, 17),))
+    with structlog.testing.capture_logs() as logs:
+        result = await container.read(NAME, 3, 100, wait=False)
+    assert b"".join(map(bytes, result.data)) == b"Tier 2"
+    (line,) = [line for line in logs if line["event"] == "log_frame_not_readable"]
+    assert (line["segment"], line["offset"]) == (NAME, 3)
+    assert "log frame 10000 does not exist" in line["error"]
+    with pytest.raises(CorruptionError, match=r"at 9: its bytes are in the log: log frame 10000 does not exist"):
+        await container.read(NAME, 9, 100, wait=False)

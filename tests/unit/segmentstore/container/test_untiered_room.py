@@ -8,11 +8,9 @@ import random
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.real_ports import SystemEntropy
-from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.background.attribute_writer import AttributeWriter
-from tailrace.segmentstore.container.container import Container, ContainerPorts
+from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata.untiered_room import APPEND_BYTES, ATTRIBUTE_BYTES
 
 from ..conftest import World, eventually
@@ -249,18 +247,7 @@ async def test_a_full_room_is_emptied_by_all_containers_that_share_it(world: Wor
     room = idle.core.ports.untiered
     room.max_bytes = 10 * APPEND_BYTES
     await idle.create_segment(NAME)
-    ports = ContainerPorts(
-        log=MemoryLog(MemoryLogStore()),
-        store=world.objects,
-        cache=world.cache,
-        clock=world.clock,
-        entropy=SystemEntropy(),
-        cluster_id=idle.core.ports.cluster_id,
-        untiered=room,
-    )
-    busy = Container(8, 1, ports)
-    world.running.append(busy)
-    await busy.start(b"nonce-of-16-byte")
+    busy = await world.open_beside(idle)
     await busy.create_segment(OTHER)
     for _ in range(10):
         await idle.append(NAME, [b"x"])

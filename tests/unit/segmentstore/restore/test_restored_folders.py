@@ -26,6 +26,8 @@ from tailrace.segmentstore.tier2.chunk_objects import writer_of_key
 from tailrace.segmentstore.tier2.snapshot import SnapshotName, parse_key
 from tailrace.segmentstore.tier2.snapshot import folder as snapshots_of
 from tailrace.segmentstore.worker.worker import Worker
+from tailrace.storage.chunks import FOOTER_BYTES
+from tailrace.storage.folder_objects import FolderObjects
 from tailrace.storage.port import ObjectStore, make_durable
 
 A, B, TABLE = "scope/a/0.#epoch.0", "scope/b/0.#epoch.0", "scope/_tables/t"
@@ -304,13 +306,12 @@ async def test_a_snapshot_that_an_owner_stores_meanwhile_makes_a_restore_take_it
     stored: list[str] = []
     store_snapshot = restore_module.store_snapshot
 
-    async def meanwhile(store: ObjectStore, cluster_id: bytes, state: ContainerState, *ports: Any) -> SnapshotName:
-        name = await store_snapshot(store, cluster_id, state, *ports)
+    async def meanwhile(store: ObjectStore, cluster_id: bytes, state: ContainerState, *others: Any) -> None:
+        await store_snapshot(store, cluster_id, state, *others)
         if not stored:
             late = SnapshotName(2, 2**20, "0a0b0c").key(state.container_id)
             await store.put(late, [b"not read"])
             stored.append(late)
-        return name
 
     async def synced(store: ObjectStore, folder: str) -> None:
         assert place.keys("s") == sorted([*before, *stored])
@@ -331,7 +332,55 @@ async def test_a_snapshot_that_an_owner_stores_meanwhile_makes_a_restore_take_it
     assert getattr(raised.value, "__notes__", []) == (notes if sync_fails else [])
 
 
-@pytest.mark.parametrize("what", ["damaged", "gone", "object gone", "another cluster"])
+@pytest.mark.parametrize("fault", ["no answer to the second", "cancelled", "manifest", "no deletions"])
+async def test_a_restore_that_fails_at_its_end_takes_its_snapshots_back(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """The old folder may still be there: its server would stop at a newer snapshot, for good."""
+    await place.serve(fill)
+    shutil.copytree(place.data, tmp_path / "old")
+    before = place.keys("s")
+    store_snapshot = restore_module.store_snapshot
+    calls = 0
+
+    async def stored(*arguments: Any) -> None:
+        nonlocal calls
+        calls += 1
+        await store_snapshot(*arguments)
+        if calls == 2 and fault == "cancelled":
+            raise asyncio.CancelledError
+        if calls == 2 and fault != "manifest":
+            raise UnavailableError("no answer to the put")  # it was carried out
+
+    def refuse(*_: object) -> None:
+        raise StartError("data folder is not writable: No space left on device")
+
+    async def keep(*_: object) -> None:
+        raise UnavailableError("no answer to the delete")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restore_module, "store_snapshot", stored)
+        if fault == "manifest":
+            patch.setattr(restore_module, "write_manifest", refuse)
+        if fault == "no deletions":
+            patch.setattr(FolderObjects, "delete", keep)
+        expected = {"cancelled": asyncio.CancelledError, "manifest": StartError}.get(fault, UnavailableError)
+        with pytest.raises(expected) as raised:
+            await place.restore()
+    assert calls == 2
+    assert not place.data.exists()
+    left = sorted(set(place.keys("s")) - set(before))
+    if fault == "no deletions":
+        assert len(left) == 2
+        (note,) = raised.value.__notes__
+        assert note == f"Delete the snapshots of this restore, {left[0]}, {left[1]}: no answer to the delete"
+        return
+    assert left == []
+    assert not hasattr(raised.value, "__notes__")
+    await place.serve(check, data=tmp_path / "old")
+
+
+@pytest.mark.parametrize("what", ["damaged", "gone", "object gone", "object cut off", "another cluster"])
 async def test_what_cannot_be_proved_is_refused_by_name(place: Place, tmp_path: Path, what: str) -> None:
     await place.serve(fill)
     number = segment_mapping.container_of(A, 2)
@@ -350,6 +399,11 @@ async def test_what_cannot_be_proved_is_refused_by_name(place: Place, tmp_path: 
         for key in place.keys(f"c{number}/"):
             (place.tier2 / key).unlink()
         error, words = DataLossError, f"names object c{number}/.*, which does not exist"
+    elif what == "object cut off":
+        for key in place.keys(f"c{number}/"):
+            whole_object = (place.tier2 / key).read_bytes()
+            (place.tier2 / key).write_bytes(whole_object[: -FOOTER_BYTES - 1])  # with the last byte of the section
+        error, words = DataLossError, f"names object c{number}/.*, which ends 1 bytes early"
     else:
         other = Place(tmp_path / "other")
         await other.serve(fill)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tailrace.common import limits
+from tailrace.segmentstore.api import AppendRequest
 from tailrace.wire import codec
 from tailrace.wire import commands as c
 
@@ -370,6 +371,31 @@ async def test_bytes_of_a_lost_connection_are_released(model: Any) -> None:
     model.model.release()
     await model.until(lambda: model.in_flight.outstanding_bytes == 0)
     assert await (await model.connect()).setup(W, SEGMENT) == 2
+
+
+async def test_an_append_without_room_is_given_up_with_its_connection(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue of what waits for room once kept it, with its data, until Tier 2 was back."""
+    client = await model.connect()
+    await client.create(SEGMENT)
+    await client.setup(W, SEGMENT)
+    room = asyncio.get_running_loop().create_future()
+    waiting: list[AppendRequest] = []
+
+    def without_room(request: AppendRequest) -> asyncio.Future[None]:
+        waiting.append(request)
+        return room
+
+    monkeypatch.setattr(model.model, "submit_append", without_room)
+    client.send(end(1, b"abc"))
+    await model.until(lambda: bool(waiting))
+    assert model.in_flight.outstanding_bytes == 3 + limits.APPEND_IN_FLIGHT_BYTES
+    await model.server.close()
+    await model.until(lambda: model.server.connections == 0)
+    assert room.cancelled()
+    assert not waiting[0].data
+    assert model.in_flight.outstanding_bytes == 0
 
 
 async def test_more_writers_than_the_limit_replace_the_oldest(model: Any) -> None:

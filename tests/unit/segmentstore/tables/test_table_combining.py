@@ -272,8 +272,7 @@ async def test_without_room_all_of_them_say_so(
 ) -> None:
     monkeypatch.setattr(limits, "REQUEST_DEADLINE_S", 0.05)
     first = await busy(model, tables)
-    room = asyncio.get_running_loop().create_future()
-    monkeypatch.setattr(model, "submit_append", lambda _: room)
+    monkeypatch.setattr(model, "submit_append", lambda _: asyncio.get_running_loop().create_future())
     changes = [put(tables, b"k%d" % number, b"v") for number in range(5)]
     found = await asyncio.gather(*changes, return_exceptions=True)
     assert [type(each) for each in found] == [OverloadedError] * 5

@@ -204,6 +204,26 @@ async def test_delta_after_compaction(container: SegmentContainer) -> None:
         assert (delta.should_clear, delta.reached_end, delta.last_position) == (should_clear, True, info.length)
 
 
+async def test_a_follower_of_a_table_that_became_empty_is_cleared_once(container: SegmentContainer) -> None:
+    """Behind its position there is nothing left to scan: the removals went with the compaction."""
+    tables = TableService(container)
+    await tables.create_table(TABLE, 0)
+    await fill(tables, 10)
+    position = (await tables.delta(TABLE, 0, 100)).last_position
+    await tables.remove(TABLE, [TableKey(key_of(number)) for number in range(10)])
+    await tables.compact(TABLE)
+    info = await tables.info(TABLE)
+    assert position < info.start_offset == info.length
+    delta = await tables.delta(TABLE, position, 100)
+    assert (delta.entries, delta.should_clear, delta.reached_end) == ((), True, True)
+    assert delta.last_position == info.length
+    again = await tables.delta(TABLE, delta.last_position, 100)
+    assert (again.entries, again.should_clear, again.reached_end, again.last_position) == ((), False, True, 0)
+    await tables.update(TABLE, [TableEntry(key_of(1), b"v")])
+    later = await tables.delta(TABLE, delta.last_position, 100)
+    assert ([entry.key for entry in later.entries], later.should_clear) == ([key_of(1)], False)
+
+
 async def test_removed_key_never_returns_in_deltas(container: SegmentContainer, monkeypatch: Any) -> None:
     """Passes that end between an entry, its copies and its tombstone."""
     tables = TableService(container)

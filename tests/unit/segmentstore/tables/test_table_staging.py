@@ -13,6 +13,7 @@ from tailrace.common.errors import (
     BadRequestError,
     ContainerStoppedError,
     DiskFullError,
+    OverloadedError,
     TableKeyBadVersionError,
     TableNotEmptyError,
     WriteConflictError,
@@ -119,6 +120,23 @@ async def test_a_refused_change_leaves_later_ones_on_those_in_flight(
     assert await first == [0]
     assert (await last)[0] > 0
     assert [entry is not None for entry in await tables.get(TABLE, [b"a", b"b", b"c"])] == [True, False, True]
+
+
+async def test_a_change_that_finds_no_room_in_time_gives_its_place_up(
+    model: Any, tables: TableService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue of what waits for room once kept it, with up to 8 MiB, until Tier 2 was back."""
+    rooms: list[asyncio.Future[None]] = []
+
+    def without_room(_: AppendRequest) -> asyncio.Future[None]:
+        rooms.append(asyncio.get_running_loop().create_future())
+        return rooms[-1]
+
+    monkeypatch.setattr(model, "submit_append", without_room)
+    monkeypatch.setattr(limits, "REQUEST_DEADLINE_S", 0.05)
+    with pytest.raises(OverloadedError):
+        await tables.update(TABLE, [TableEntry(b"k", b"v")])
+    assert [room.cancelled() for room in rooms] == [True]
 
 
 async def test_cancelled_caller_leaves_the_change_to_finish(model: Any, tables: TableService) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from harness.folderservice import served_folder
-from tailrace.cluster.data_folder import LogKind
+from tailrace.cluster.data_folder import LogKind, last_epoch, opened_epoch
 from tailrace.cluster.segment_mapping import container_of
 from tailrace.common import limits
-from tailrace.common.errors import StartError
+from tailrace.common.errors import StartError, UnavailableError
 from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.log.object import ObjectLog
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.state import ContainerState
@@ -254,6 +255,37 @@ async def test_a_claim_that_is_gone(cluster: Cluster) -> None:
     (cluster.tier2 / cluster.keys(r"log/0/claims/.*")[0]).unlink()
     report = await cluster.verify()
     assert any("claims/00000000000000000002" in problem.place for problem in report.problems), report.problems
+
+
+@object_log
+@pytest.mark.parametrize("pattern", [r"log/0/\d+/.*", r"log/0/.*"], ids=["all but the claims", "all"])
+async def test_a_log_that_is_gone(cluster: Cluster, pattern: str) -> None:
+    for key in cluster.keys(pattern):
+        (cluster.tier2 / key).unlink()
+    (problem,) = (await cluster.verify()).problems
+    assert problem.reason == "log log/0/ has lost epoch 2, its last one"
+
+
+@object_log
+async def test_a_claim_of_an_opening_that_was_killed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is whole, for a verification, in a restored folder, and for the next owner."""
+
+    async def killed(*_: object) -> None:
+        raise UnavailableError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectLog, "_recovered", killed)
+        with pytest.raises(UnavailableError, match="killed"):
+            await cluster.serve(more)
+    assert len(cluster.keys(r"log/0/claims/.*")) == 3
+    assert (await cluster.verify()).healthy
+    report = await cluster.restore()
+    assert report.whole
+    assert report.containers[0].epoch == last_epoch(cluster.data, NUMBER) == 3
+    assert opened_epoch(cluster.data, NUMBER) == 2
+    await cluster.serve(more)
+    assert (await cluster.verify()).healthy
+    assert len(cluster.keys(r"log/0/claims/.*")) == 4
 
 
 @object_log

@@ -12,8 +12,10 @@ import pytest
 from harness.folderservice import served_folder
 from tailrace.cluster.data_folder import LogKind
 from tailrace.common import limits
-from tailrace.common.errors import ContainerStoppedError, StartError
+from tailrace.common.errors import ContainerStoppedError, StartError, UnavailableError
+from tailrace.log.object import ObjectLog
 from tailrace.log.probe import probe_conditions
+from tailrace.segmentstore.container.lifecycle import Lifecycle
 from tailrace.segmentstore.worker import folder_logs
 from tailrace.segmentstore.worker.worker import Worker
 from tailrace.storage.port import ObjectStore
@@ -90,11 +92,22 @@ async def test_lost_epochs_and_another_kind_of_log_are_refused(data: Path) -> No
 
 
 @pytest.mark.parametrize("epochs", [True, False], ids=["known to the folder", "known to Tier 2"])
-async def test_a_log_that_was_deleted_is_refused(data: Path, epochs: bool) -> None:
+@pytest.mark.parametrize("lost", ["all", "all but the claims", "the last epoch"])
+async def test_a_log_that_was_deleted_is_refused(data: Path, tmp_path: Path, epochs: bool, lost: str) -> None:
+    """A claim is of an attempt to open the log: it does not prove that the log exists."""
+    log, earlier = data / "tier2/log/1", tmp_path / "earlier"
+    shutil.copytree(log, earlier)
     async with served(data) as worker:
         for container in worker.containers():
             await container.flush_to_storage()
-    shutil.rmtree(data / "tier2/log/1")
+    before = sorted((data / "tier2").glob("[ac]1/**/*"))
+    if lost == "all":
+        shutil.rmtree(log)
+    for folder in log.glob("[0-9]*"):
+        shutil.rmtree(folder)
+    if lost == "the last epoch":
+        shutil.copytree(earlier, log, dirs_exist_ok=True)
+        assert (log / f"{2:020}" / "start").exists()
     if not epochs:
         shutil.rmtree(data / "epochs")
     async with served(data) as worker:
@@ -102,6 +115,72 @@ async def test_a_log_that_was_deleted_is_refused(data: Path, epochs: bool) -> No
         assert first.state == "running"
         assert second.state == "stopped"
         assert second.reason == "log log/1/ has lost epoch 3, its last one"
+    assert sorted((data / "tier2").glob("[ac]1/**/*")) == before
+
+
+async def test_a_log_that_is_brought_back_after_a_refused_start_is_served(data: Path, tmp_path: Path) -> None:
+    """The refused start left a claim: no epoch of its own."""
+    log = data / "tier2/log/1"
+    epochs = [folder.name for folder in log.glob("[0-9]*")]
+    for name in epochs:
+        (log / name).rename(tmp_path / name)
+    async with served(data) as worker:
+        assert [status.state for status in worker.status()] == ["running", "stopped"]
+    for name in epochs:
+        (tmp_path / name).rename(log / name)
+    async with served(data) as worker:
+        assert await content(worker) == [CONTENT] * CONTAINERS
+
+
+@pytest.mark.parametrize("epochs", [True, False], ids=["known to the folder", "known to Tier 2"])
+@pytest.mark.parametrize("ended", ["before its START", "before it was noted"])
+async def test_an_opening_that_was_killed_is_no_loss(
+    data: Path, monkeypatch: pytest.MonkeyPatch, epochs: bool, ended: str
+) -> None:
+    async with served(data) as worker:
+        for container in worker.containers():
+            await container.flush_to_storage()
+
+    async def killed(*_: object) -> None:
+        raise UnavailableError("killed")
+
+    with monkeypatch.context() as patch:
+        if ended == "before its START":
+            patch.setattr(ObjectLog, "_recovered", killed)
+        else:
+            patch.setattr(Lifecycle, "_record_opening", killed)
+        for _ in range(2):
+            with pytest.raises(UnavailableError, match="killed"):
+                async with served(data):
+                    pass
+    claims = len(list((data / "tier2/log/0/claims").iterdir()))
+    started = max((data / "tier2/log/0").glob("*/start"))
+    assert (claims, started.parent.name) == (5, f"{3 if ended == 'before its START' else 5:020}")
+    if not epochs:
+        shutil.rmtree(data / "epochs")
+    async with served(data) as worker:
+        assert await content(worker) == [CONTENT] * CONTAINERS
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_a_container_whose_first_openings_were_killed_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempts: int
+) -> None:
+    """Claims, and no epoch: nothing was ever stored."""
+
+    async def killed(*_: object) -> None:
+        raise UnavailableError("killed")
+
+    path = tmp_path / "data"
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectLog, "_recovered", killed)
+        for _ in range(attempts):
+            with pytest.raises(UnavailableError, match="killed"):
+                async with served(path, "object"):
+                    pass
+    assert len(list((path / "tier2/log/0/claims").iterdir())) == attempts
+    async with served(path, "object") as worker:
+        assert [status.state for status in worker.status()] == ["running"] * CONTAINERS
 
 
 async def test_a_store_that_fails_the_probe_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

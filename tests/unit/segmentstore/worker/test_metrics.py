@@ -9,16 +9,21 @@ import socket
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.errors import UnavailableError
+from tailrace.common.budgets import budgets_for
+from tailrace.common.errors import ContainerStoppedError, UnavailableError
 from tailrace.common.loop_stalls import LoopStalls
 from tailrace.common.real_ports import SystemClock, SystemEntropy
+from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.segmentstore.worker.admin import create_app
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
+from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
+from tailrace.storage.obstores import open_object_store
 
 from ..conftest import eventually
 
@@ -47,15 +52,20 @@ async def service(tmp_path: Path, tier2: Path) -> AsyncIterator[StoreService]:
     await service.close()
 
 
-async def scrape(service: StoreService) -> str:
-    transport = httpx.ASGITransport(app=create_app(service.worker, service.server, LoopStalls()))
+async def ask(service: StoreService, path: str, worker: Worker | None = None) -> httpx.Response:
+    """What the admin interface answers: of the service's worker, or of another one."""
+    transport = httpx.ASGITransport(app=create_app(worker or service.worker, service.server, LoopStalls()))
     async with httpx.AsyncClient(transport=transport, base_url="http://store:6061") as client:
-        return (await client.get("/metrics")).raise_for_status().text
+        return await client.get(path)
 
 
-async def figures(service: StoreService) -> dict[str, float]:
+async def scrape(service: StoreService, worker: Worker | None = None) -> str:
+    return (await ask(service, "/metrics", worker)).raise_for_status().text
+
+
+async def figures(service: StoreService, worker: Worker | None = None) -> dict[str, float]:
     """The samples of one scrape of the admin interface, by name and labels."""
-    lines = [line.rpartition(" ") for line in (await scrape(service)).splitlines() if line[0] != "#"]
+    lines = [line.rpartition(" ") for line in (await scrape(service, worker)).splitlines() if line[0] != "#"]
     return {name: float(value) for name, _, value in lines}
 
 
@@ -107,6 +117,52 @@ async def test_requests_to_the_object_store_and_their_errors_are_counted(service
     assert failed[errors.format("unavailable", "put")] > 0
     assert failed[errors.format("deadline", "put")] == failed[errors.format("corrupt", "put")] == 0
     await asyncio.to_thread(replace_by_folder, tier2)  # so that the service can close
+
+
+async def test_a_container_that_was_not_open_even_once_does_not_run(
+    service: StoreService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a failover: its new worker cannot open it. The alert TailraceContainerNotOpen waits for the 0."""
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MIN_S", 0.01)
+    monkeypatch.setattr(limits, "CONTAINER_REOPEN_MAX_S", 0.02)
+    logs, store = [MemoryLogStore(), MemoryLogStore()], open_object_store("memory://")
+    refusals = ["get log/1/claim: 403 AccessDenied"]
+
+    async def next_epoch(container_id: int, floor: int) -> int:
+        if container_id and refusals:
+            raise UnavailableError(refusals[0])
+        return floor + 1
+
+    ports = WorkerPorts(
+        store, lambda number: MemoryLog(logs[number]), next_epoch, SystemClock(), SystemEntropy(), b"c" * 16
+    )
+    worker = Worker(2, (), budgets_for(64 * limits.MIB, 2), ports)
+    await worker.start()
+    for number in range(2):
+        await worker.open_container(number)
+
+    async def seen() -> tuple[dict[str, float], list[tuple[str, str]], int, dict[str, Any]]:
+        samples, shown = await figures(service, worker), (await ask(service, "/v1/containers", worker)).json()
+        running = {name: value for name, value in samples.items() if name.startswith("tailrace_container_running")}
+        health = await ask(service, "/v1/health", worker)
+        return running, [(each["state"], each["reason"]) for each in shown], health.status_code, health.json()
+
+    names = [f'tailrace_container_running{{container="{number}"}}' for number in range(2)]
+    running, shown, code, health = await seen()
+    assert running == {names[0]: 1.0, names[1]: 0.0}
+    assert shown == [("running", ""), ("stopped", refusals[0])]
+    assert (code, health["ready"], health["containers"]["1"]["reason"]) == (503, False, refusals[0])
+    with pytest.raises(ContainerStoppedError, match=re.escape(refusals[0])) as refused:
+        worker.container_by_id(1)
+    assert refused.value.wire_code == 50, "clients look for it elsewhere, and come back"
+    refusals.clear()
+    await eventually(lambda: len(worker.containers()) == 2)
+    running, shown, code, health = await seen()
+    assert running == dict.fromkeys(names, 1.0)
+    assert shown == [("running", "")] * 2
+    assert (code, health["ready"]) == (200, True)
+    await worker.close()
+    await store.close()
 
 
 async def test_connections_their_limit_and_those_above_it_are_reported(service: StoreService) -> None:

@@ -16,6 +16,7 @@ from tailrace.common.errors import ContainerStoppedError, DiskFullError, MemoryD
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.port import Buffer, RecoveredFrame
+from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.worker.backoff import Backoff
@@ -122,6 +123,48 @@ async def test_a_container_is_opened_again_until_it_stays(worker: Worker, faults
     container = worker.container_by_id(0)
     assert await container.read_exact(NAME, 0, 100_000) == CONTENT
     assert worker.cache.cache.available_blocks == before
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "a write failed"), ValueError("an unexpected one")])
+async def test_a_container_whose_closing_fails_is_opened_again(
+    worker: Worker, faults: Faults, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    log = worker.container_by_id(0).core.log
+    close, errors = log.close, [error]
+
+    async def faulty() -> None:
+        await close()
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(log, "close", faulty)
+    before = worker.cache.cache.available_blocks
+    faults.appends = 1
+    with capture_logs() as logs:
+        with pytest.raises(UnavailableError):
+            await worker.container_by_id(0).append(NAME, [b"lost"])
+        await eventually(lambda: not errors and worker.containers() != [])
+    assert await worker.container_by_id(0).read_exact(NAME, 0, 100_000) == CONTENT
+    assert worker.cache.cache.available_blocks == before
+    (entry,) = (entry for entry in logs if entry["event"] == "container_not_closed")
+    assert (entry["container"], entry["reason"]) == (0, repr(error))
+
+
+async def test_operations_that_a_recovery_cannot_apply_stop_the_container_by_name(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overlap(*_: object) -> bool:
+        raise ValueError("read index entry at 0 overlaps")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CacheManager, "stage_append", overlap)
+        worker.container_by_id(0).core.stop(UnavailableError("stopped by the test"))
+        reason = "corruption in log of container 0, frame 2: its operations do not fit: read index entry at 0 overlaps"
+        await eventually(lambda: worker.status()[0].reason == reason)
+    for _ in range(20):
+        await asyncio.sleep(limits.CONTAINER_RESTART_MAX_S)
+        assert not worker.containers()
+    assert worker.status()[0].state == "stopped"
 
 
 async def test_a_start_on_a_disk_without_room_for_an_epoch(worker: Worker, faults: Faults) -> None:

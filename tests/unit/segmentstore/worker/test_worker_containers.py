@@ -25,7 +25,9 @@ from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.memory import MemoryLog, MemoryLogStore
 from tailrace.log.object import ObjectLog
 from tailrace.segmentstore.container.background_tasks import BackgroundTasks
+from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.recovery import Recovery
+from tailrace.segmentstore.metadata.untiered_room import APPEND_BYTES
 from tailrace.segmentstore.worker.cluster_service import FOLLOWING, WAITING, report_not_open
 from tailrace.segmentstore.worker.container_supervisor import NotOpen, summarise_not_open
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
@@ -258,6 +260,52 @@ async def test_a_container_that_cannot_be_opened_at_once_is_opened_later(
         assert cluster.unavailable == 0
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["at the start", "later"])
+async def test_an_unforeseen_error_of_an_opening_is_no_end_of_it_and_keeps_no_other_down(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    monkeypatch.setattr(limits, "CONTAINER_RESTART_MIN_S", 0.01)
+    monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_REPORT_S", 0.0)
+    start, attempts, again = Container.start, 0, asyncio.Event()
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, details: reported.append(details))
+
+    async def faulty(container: Container, nonce: bytes) -> None:
+        nonlocal attempts
+        if container.container_id == 1:
+            attempts += 1
+            if attempts == 1:
+                raise ValueError("read index entry at 0 overlaps")
+            await again.wait()
+        await start(container, nonce)
+
+    monkeypatch.setattr(Container, "start", faulty)
+    reason = "ValueError('read index entry at 0 overlaps')"
+    worker = cluster.worker("one", (0, 1, 2) if first else ())
+    with structlog.testing.capture_logs() as logs:
+        async with running(worker):
+            if not first:
+                for number in range(COUNT):
+                    await worker.open_container(number)
+            assert [container.container_id for container in worker.containers()] == [0, 2]
+            assert worker.owned() == (0, 1, 2)
+            assert [(each.container_id, each.reason) for each in worker.not_open()] == [(1, reason)]
+            assert [(each.state, each.reason) for each in worker.status() if each.container_id == 1] == [
+                ("stopped", reason)
+            ]
+            with pytest.raises(ContainerStoppedError, match="read index entry at 0 overlaps"):
+                worker.container_by_id(1)
+            (entry,) = (entry for entry in logs if entry["event"] == "container_not_opened")
+            assert (entry["container"], entry["reason"], entry["log_level"]) == (1, reason, "warning")
+            assert [(each["message"], repr(each["exception"])) for each in reported] == [
+                ("container 1 was not opened", reason)
+            ]
+            await eventually(lambda: attempts == 2)
+            again.set()
+            await eventually(lambda: len(worker.containers()) == COUNT)
+            assert worker.not_open() == []
+
+
 async def test_a_container_that_stays_unopened_is_reported_with_its_reason_until_it_is_open(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +333,56 @@ async def test_a_container_that_stays_unopened_is_reported_with_its_reason_until
             assert [entry["container"] for entry in logs if entry["event"] == "container_opened"] == [1, 0]
             telling.cancel()
             await asyncio.wait([telling])
+
+
+async def test_a_store_that_refuses_is_reported_with_its_words(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other than one that is away: the network is fine, and the credentials are not."""
+    monkeypatch.setattr(limits, "CONTAINERS_NOT_OPEN_POLL_S", 0.01)
+    worker, said, named = cluster.worker("one", (1,)), list[str](), list[str]()
+    silent_s, refusal = 12, "get cluster.json: 403 Forbidden: AccessDenied"
+    async with running(worker):
+        reporting = asyncio.ensure_future(
+            report_not_open(worker, said.append, named.append, lambda: silent_s, lambda: refusal)
+        )
+        await eventually(lambda: said == [f"{WAITING}the object store has refused requests for 12 s: {refusal}"])
+        assert named[-1] == f"the object store refuses requests: {refusal}"
+        refusal = ""
+        await eventually(lambda: said[1:] == [f"{WAITING}the object store has not answered for 12 s"])
+        assert named[-1] == "the object store does not answer"
+        silent_s = 0
+        await eventually(lambda: said[2:] == [FOLLOWING])
+        assert named[-1] == ""
+        reporting.cancel()
+        await asyncio.wait([reporting])
+
+
+async def test_a_first_opening_that_lasts_is_shown_like_one_that_failed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the object store is silent: each attempt lasts for minutes. An ordinary opening is nothing to tell."""
+    answered, start = asyncio.Event(), Container.start
+
+    async def silent(container: Container, nonce: bytes) -> None:
+        await answered.wait()
+        await start(container, nonce)
+
+    monkeypatch.setattr(Container, "start", silent)
+    worker = cluster.worker("one")
+    async with running(worker):
+        monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_REPORT_S", 3600.0)
+        opening = asyncio.ensure_future(worker.open_container(0))
+        await eventually(lambda: worker.owned() == (0,))
+        assert worker.status() == []
+        monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_REPORT_S", 0.0)
+        (status,) = worker.status()
+        assert (status.state, status.reason) == ("opening", "its first opening has not ended")
+        with pytest.raises(ContainerStoppedError, match="container 0 is opening"):
+            worker.container_by_id(0)
+        answered.set()
+        await opening
+        assert [each.state for each in worker.status()] == ["running"]
 
 
 async def test_an_epoch_beyond_the_log_is_given_back_and_the_container_opens(cluster: Cluster) -> None:
@@ -356,6 +454,30 @@ async def test_containers_that_stopped_or_have_no_proved_data_are_reported(
             assert "being opened" not in two.not_open()[0].reason
 
 
+@pytest.mark.parametrize("error", [OSError("the log was not closed"), ValueError("an unexpected one")])
+async def test_unproved_data_stays_the_reason_when_closing_the_container_fails_too(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """An operator must look at the data; and the container is not opened again."""
+    monkeypatch.setattr(limits, "CONTAINER_NOT_OPEN_REPORT_S", 0.0)
+    asyncio.get_running_loop().set_exception_handler(lambda _, details: None)
+    close, errors, worker = MemoryLog.close, [error], cluster.worker("one")
+
+    async def faulty(self: MemoryLog) -> None:
+        await close(self)
+        if errors:
+            raise errors.pop()
+
+    cluster.logs[1].frames.append((1, b"no frame of a container"))
+    monkeypatch.setattr(MemoryLog, "close", faulty)
+    async with running(worker):
+        await worker.open_container(1)
+        assert errors == []
+        (trouble,), (status,) = worker.not_open(), worker.status()
+        assert "corruption" in trouble.reason
+        assert (status.state, status.reason) == ("stopped", trouble.reason)
+
+
 def test_the_report_of_many_containers_has_a_bound() -> None:
     many = [NotOpen(number, 10.0 + number, "x" * 5000) for number in range(200)]
     text = summarise_not_open(many)
@@ -401,6 +523,42 @@ async def test_a_release_while_the_object_store_is_silent_refuses_what_waits_at_
             with pytest.raises(OutcomeUnknownError):
                 await waiting
         assert worker.owned() == ()
+
+
+async def test_a_drain_refuses_what_waits_for_room_while_it_flushes(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once got no answer while its container left, and its writer did not look for the next owner."""
+    monkeypatch.setattr(limits, "CONTAINER_LEAVE_AHEAD_S", 0.1)
+    monkeypatch.setattr(limits, "CONTAINER_LEAVE_DEADLINE_S", 3600.0)
+    worker = cluster.worker("one", (0,))
+    async with running(worker):
+        (container,) = worker.containers()
+        segment = segment_in(0)
+        await container.create_segment(segment)
+        room = container.core.ports.untiered
+        room.max_bytes = 10 * APPEND_BYTES
+        may_put, put = asyncio.Event(), cluster.store.put
+
+        async def waiting_put(key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+            await may_put.wait()
+            await put(key, data, if_absent=if_absent)
+
+        monkeypatch.setattr(cluster.store, "put", waiting_put)
+        while room.has_room:
+            await container.append(segment, [b"x"])
+        waiting = asyncio.ensure_future(container.append(segment, [b"x"]))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        releasing = asyncio.ensure_future(worker.release_container(0))
+        try:
+            async with asyncio.timeout(120):
+                with pytest.raises(ContainerStoppedError):
+                    await waiting
+            assert not releasing.done()
+        finally:
+            may_put.set()
+        await releasing
 
 
 async def test_closing_with_a_flush_goes_on_after_a_container_that_fails(
