@@ -122,7 +122,7 @@ class Controller:
         entities = EntityDriver(context)
         cuts = CutReader(store, operations)
         streams = StreamManager(context, driver, cuts)
-        groups = ReaderGroupManager(context, entities, streams)
+        groups = ReaderGroupManager(context, entities, streams, cuts)
         tables = TableManager(context, entities)
         retention = RetentionManager(context, driver, streams, cuts)
         self._tag_lists = TagLists(context, membership)

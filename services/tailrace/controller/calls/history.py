@@ -91,9 +91,11 @@ class HistoryService:
         segments = 0
         while first <= root.active_epoch and segments < limits.HISTORY_SEGMENTS_PER_REPLY_MAX:
             last = min(first + limits.HISTORY_EPOCHS_PER_READ - 1, root.active_epoch)
-            read = await self._store.epochs(key, root, first, last)
-            found += read
-            segments += sum(len(epoch.segments) for epoch in read)
+            for epoch in await self._store.epochs(key, root, first, last):
+                if segments >= limits.HISTORY_SEGMENTS_PER_REPLY_MAX:
+                    break
+                found.append(epoch)
+                segments += len(epoch.segments)
             first = last + 1
         return found
 

@@ -64,6 +64,11 @@ class ControllerServer:
                 ("grpc.max_send_message_length", limits.RPC_MESSAGE_MAX_BYTES),
                 ("grpc.max_allowed_incoming_connections", self._connections_max),
                 ("grpc.so_reuseport", 0),  # a port in use is an error
+                # A peer that vanished does not hold its place for two hours, as it does by default.
+                ("grpc.keepalive_time_ms", int(1000 * limits.RPC_PING_AFTER_S)),
+                ("grpc.http2.ping_timeout_ms", int(1000 * limits.RPC_PING_TIMEOUT_S)),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.max_pings_without_data", 0),  # as many as it takes
             ],
         )
         server.add_generic_rpc_handlers(generic_handlers(self._services, self._listener, self._calls_max))

@@ -5,6 +5,7 @@ See docs/protocol/controller.md#groups-and-subscribers, docs/protocol/naming.md#
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,6 +13,7 @@ import structlog
 
 from tailrace.common import limits, names
 from tailrace.common.errors import (
+    BadRequestError,
     ConditionFailedError,
     NoSuchReaderGroupError,
     NoSuchScopeError,
@@ -21,6 +23,7 @@ from tailrace.common.stream_policies import StreamConfig, StreamDataRetention
 from tailrace.controller.managers.streams import OtherIncarnationError
 from tailrace.controller.managers.subscribers import TooManySubscribersError, require_room, subscribe, unsubscribe
 from tailrace.controller.metadata.changes import Change, Snapshot
+from tailrace.controller.metadata.epochs import is_behind
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import ReaderGroupRecord
 from tailrace.controller.metadata.scope_store import READER_GROUPS
@@ -29,7 +32,10 @@ from tailrace.controller.metadata.transitions import next_incarnation
 from tailrace.controller.workflows.entities import READER_GROUP, Entity, EntityDriver
 
 if TYPE_CHECKING:
+    from tailrace.controller.managers.stream_cuts import CutReader
     from tailrace.controller.managers.streams import StreamManager
+    from tailrace.controller.metadata.epochs import Cut
+    from tailrace.controller.metadata.records import StreamRecord
     from tailrace.controller.workflows.context import WorkflowContext
 
 
@@ -50,16 +56,21 @@ def streams_of(record: ReaderGroupRecord) -> list[StreamKey]:
     return [StreamKey(scope, stream) for scope, stream, _ in record.starting_cuts]
 
 
-def _subscribed_to(record: ReaderGroupRecord) -> list[StreamKey]:
-    """Return the streams whose retention a group holds back."""
-    return [] if record.retention is StreamDataRetention.NONE else streams_of(record)
+def _subscribed_to(record: ReaderGroupRecord) -> dict[StreamKey, Cut]:
+    """Return the streams whose retention a group holds back, and where it begins; empty: at the head."""
+    if record.retention is StreamDataRetention.NONE:
+        return {}
+    return {StreamKey(scope, stream): cut for scope, stream, cut in record.starting_cuts}
 
 
 class ReaderGroupManager:
     """Creation, update and deletion of reader groups."""
 
-    def __init__(self, context: WorkflowContext, entities: EntityDriver, streams: StreamManager) -> None:
+    def __init__(
+        self, context: WorkflowContext, entities: EntityDriver, streams: StreamManager, cuts: CutReader
+    ) -> None:
         self._context = context
+        self._cuts = cuts
         self._scopes = context.scopes
         self._entities = entities
         self._streams = streams
@@ -178,9 +189,17 @@ class ReaderGroupManager:
         async def require_current() -> None:
             await self._require_current(scope, group, record)
 
-        for key in _subscribed_to(record):
+        for key, start in _subscribed_to(record).items():
             try:
-                await subscribe(self._context, key, subscriber, record.group_id, record.generation, require_current)
+                await subscribe(
+                    self._context,
+                    key,
+                    subscriber,
+                    record.group_id,
+                    record.generation,
+                    require_current,
+                    functools.partial(self._position, key, start),
+                )
             except TooManySubscribersError as error:
                 if record.intent == "create":
                     await self._remove(scope, group, record)
@@ -191,6 +210,21 @@ class ReaderGroupManager:
             key = StreamKey(*name.split("/", 1))
             await unsubscribe(self._context, key, subscriber, record.group_id, record.generation)
         await self._finish(scope, group, record)
+
+    async def _position(self, key: StreamKey, start: Cut, root: StreamRecord, published: Cut) -> Cut:
+        """Return where a group stands that begins at `start` (empty: the head) and has published a cut before that.
+
+        Retention keeps what is behind it, so in doubt it is the earlier one, or the head.
+        """
+        head = await self._cuts.head(key, root)
+        begin = start or head
+        try:
+            if start:
+                await self._cuts.check(key, root, start)
+            segments = await self._cuts.segments(key, root, begin, published)
+            return begin if is_behind(begin, published, segments) else published
+        except BadRequestError:  # no positions of this stream, as after a restore
+            return head
 
     async def _expect_state_stream(self, scope: str, group: str, record: ReaderGroupRecord) -> None:
         """Let a group's creation create the next incarnation of its state stream: another one was deleted meanwhile.

@@ -7,6 +7,7 @@ counts as that end, and the ends of sealed segments as the beginning of their su
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.common import limits
@@ -17,7 +18,7 @@ from tailrace.controller.retention.forward import forward
 from tailrace.controller.retention.lower_bound import latest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from tailrace.common.ranges import KeyRange
     from tailrace.controller.managers.sizes import SizeReader
@@ -73,17 +74,28 @@ class Places:
         key, root = self._key, self._root
         await self.note_ranges(cut)
         first = epoch_span(cut)[0]
-        epochs = await self._store.epochs(key, root, first, root.active_epoch)
-        sealed = await self._store.sealed(key, root, first + 1, root.active_epoch)
-        sizes = {each: size for record in sealed for each, size in record.sizes.items()}
-        ends = {**self.lengths, **sizes}
-        moved = {each: min(offset, ends.get(each, offset)) for each, offset in cut.items()}
-        for number, some in enumerate(_parts(epochs)):
-            if number:
-                await asyncio.sleep(0)
-            moved = forward(moved, some, sizes)
+        moved, whole = dict(cut), set[int]()
+        last: list[Epoch] = []
+        async for part in self._store.epoch_parts(key, root, range(first, root.active_epoch + 1)):
+            for some in _parts(itertools.chain(last, part)):
+                if last:
+                    await asyncio.sleep(0)
+                sizes = await self._sealed_within(some)
+                moved = forward(
+                    {each: min(offset, sizes.get(each, offset)) for each, offset in moved.items()}, some, sizes
+                )
+                whole.update(each for each in moved if each in sizes)
+                last = some[-1:]
+        for each, offset in moved.items():
+            if each not in whole:
+                moved[each] = min(offset, self.lengths.get(each, offset))
         await self.note_ranges(moved)
         return moved
+
+    async def _sealed_within(self, epochs: Sequence[Epoch]) -> dict[int, int]:
+        """Return the final sizes of the segments that each of the epochs but the first replaced."""
+        sealed = await self._store.sealed(self._key, self._root, epochs[0].epoch + 1, epochs[-1].epoch)
+        return {each: size for record in sealed for each, size in record.sizes.items()}
 
     async def place(self, cut: Cut) -> Place:
         """Return where a cut lies. Raises BadRequestError as `positions`."""
@@ -129,13 +141,15 @@ class Places:
             return result
 
 
-def _parts(epochs: Sequence[Epoch]) -> Iterator[Sequence[Epoch]]:
+def _parts(epochs: Iterable[Epoch]) -> Iterator[list[Epoch]]:
     """Yield epochs in parts of some segments, each beginning with the last epoch of the one before."""
-    first = segments = 0
-    for number, epoch in enumerate(epochs):
+    some: list[Epoch] = []
+    segments, is_first = 0, True
+    for epoch in epochs:
+        some.append(epoch)
         segments += len(epoch.segments)
-        if segments >= limits.RETENTION_SEGMENTS_AT_ONCE and number > first:
-            yield epochs[first : number + 1]
-            first, segments = number, 0
-    if first < len(epochs) - 1 or not first:
-        yield epochs[first:]
+        if segments >= limits.EPOCH_SEGMENTS_AT_ONCE and len(some) > 1:
+            yield some
+            some, segments, is_first = [epoch], 0, False
+    if len(some) > 1 or is_first:
+        yield some

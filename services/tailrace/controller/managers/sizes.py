@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.common.errors import NoSuchSegmentError
 from tailrace.common.stream_cut import without_future
 from tailrace.common.task_groups import gather_bounded
-from tailrace.controller.metadata.epochs import epoch_span, segments_of, wholly_before
+from tailrace.controller.metadata.epochs import epoch_span, wholly_before
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import ScaleIntent
 from tailrace.controller.workflows.context import segment_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-    from tailrace.controller.metadata.model import StreamSegment
     from tailrace.controller.metadata.ports import SegmentInfo
     from tailrace.controller.metadata.records import SealedRecord, StreamRecord
     from tailrace.controller.metadata.stream_store import StreamKey, StreamStore
@@ -77,8 +76,7 @@ class SizeReader:
             return [*active, *intent.sealed]
         rolling = root.rolling
         if rolling is not None and rolling.new_epoch == root.active_epoch:
-            epochs = await self._store.epochs(key, root, rolling.old_epoch, rolling.merged_epoch)
-            return [*active, *segments_of(epochs)]
+            return [*active, *await self._store.segments(key, root, (rolling.old_epoch, rolling.merged_epoch))]
         return active
 
     async def _first(self, key: StreamKey, root: StreamRecord) -> list[int]:
@@ -98,21 +96,23 @@ class SizeReader:
     async def before(self, key: StreamKey, root: StreamRecord, cut: Mapping[int, int]) -> int:
         """Return the bytes before a cut, which must be a position in the stream."""
         first_epoch, last_epoch = epoch_span(cut)
-        segments = segments_of(await self._store.epochs(key, root, first_epoch, last_epoch))
-        return head_bytes(cut, segments, await self._store.sealed(key, root, first_epoch, last_epoch))
+        segments = await self._store.segments(key, root, range(first_epoch, last_epoch + 1))
+        gone = {segment.identifier for segment in wholly_before(cut, segments)}
+        total = sum(without_future(cut).values())
+        async for part in self._store.sealed_parts(key, root, first_epoch, last_epoch):
+            total += sealed_bytes(part, first_epoch, gone)
+        return total
 
 
-def head_bytes(cut: Mapping[int, int], segments: Mapping[int, StreamSegment], sealed: Iterable[SealedRecord]) -> int:
-    """Return the bytes before a cut, from all segments of the epochs that it spans and the sizes sealed in them.
+def sealed_bytes(sealed: Iterable[SealedRecord], first_epoch: int, gone: Collection[int]) -> int:
+    """Return the bytes that these records count before a cut.
 
-    All segments sealed before the first of these epochs lie before the cut.
+    `first_epoch` is the first epoch that the cut spans; `gone` has all segments of the spanned epochs that lie wholly
+    before the cut. All segments sealed before the first of these epochs lie before it.
     """
-    first_epoch = epoch_span(cut)[0]
-    gone = {segment.identifier for segment in wholly_before(cut, segments)}
-    total = sum(without_future(cut).values())
-    for record in sealed:
-        if record.epoch == first_epoch:
-            total += record.total_bytes
-        else:
-            total += sum(size for identifier, size in record.sizes.items() if identifier in gone)
-    return total
+    return sum(
+        record.total_bytes
+        if record.epoch == first_epoch
+        else sum(size for identifier, size in record.sizes.items() if identifier in gone)
+        for record in sealed
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.common.errors import BadRequestError, NotFoundError
 from tailrace.common.names import segment_epoch
-from tailrace.controller.metadata.epochs import between, check_cut, epoch_span, segments_of, successors
+from tailrace.controller.metadata.epochs import between, check_cut, epoch_span, successors
 from tailrace.controller.metadata.policies import INT64_MAX
 from tailrace.controller.workflows.context import segment_name
 
@@ -37,7 +37,7 @@ class CutReader:
             BadRequestError: a cut names an epoch that the stream does not have.
         """
         first, last = _checked_span(root, cuts)
-        found = segments_of(await self._store.epochs(key, root, first, last))
+        found = await self._store.segments(key, root, range(first, last + 1))
         await asyncio.sleep(0)  # callers compare with all of them next, some 50 ms for epochs of 10,000 segments
         return found
 
@@ -51,7 +51,7 @@ class CutReader:
         """
         _checked_span(root, cuts)
         numbers = sorted({segment_epoch(identifier) for cut in cuts for identifier in cut})
-        found = segments_of(await self._store.chosen_epochs(key, root, numbers))
+        found = await self._store.segments(key, root, numbers)
         await asyncio.sleep(0)  # as in `segments`
         return found
 

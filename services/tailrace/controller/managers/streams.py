@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
     NoSuchScopeError,
@@ -370,7 +371,11 @@ def _check_scale(root: StreamRecord, epoch: Epoch, sealed: Sequence[int], ranges
         raise ScalePreconditionError(f"sealedSegments names a segment that is not active in epoch {epoch.epoch}")
     if not scale_keeps_ranges(replaced, ranges):
         raise BadRequestError("newKeyRanges do not cover exactly the ranges of sealedSegments")
-    if len(epoch.segments) - len(sealed) + len(ranges) < root.config.scaling.min_segments:
+    count = len(epoch.segments) - len(sealed) + len(ranges)
+    if count > limits.STREAM_SEGMENTS_MAX:
+        most = limits.STREAM_SEGMENTS_MAX
+        raise ScalePreconditionError(f"the scale leaves {count} segments; a stream has {most} at most")
+    if count < root.config.scaling.min_segments:
         raise ScalePreconditionError(
             f"the scale leaves fewer than {root.config.scaling.min_segments} segments, the policy's minimum"
         )

@@ -32,6 +32,7 @@ from tailrace.controller.metadata.transitions import require
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
+    from tailrace.controller.metadata.epochs import Cut
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
@@ -167,19 +168,23 @@ async def subscribe(
     group_id: str,
     generation: int,
     require_current: Callable[[], Awaitable[None]],
+    position: Callable[[StreamRecord, Cut], Awaitable[Cut]],
 ) -> None:
     """Register a group and keep the cut that it published under the same id. Does nothing for a deleted stream.
 
     `require_current` raises when the group is not the one any more that this step is for. It is asked between the read
     of another subscription of the name and the write in its place: that may be of a group that was created again.
+    `position` returns where the group stands that published the given cut in an earlier generation: it was reset since,
+    perhaps to a place before that cut, and reads on from there.
 
     Raises:
         TooManySubscribersError. WriteConflictError: the subscription changed again and again. Errors of
         `require_current`, with nothing written.
     """
     checked: int | None = None
+    cut: Cut | None = None
 
-    def decide(root: StreamRecord, found: _Found) -> Change[int | None]:
+    def decide(root: StreamRecord, found: _Found) -> Change[_Found | None]:
         before = found.own
         if before is not None and before.group_id == group_id and before.generation > generation:
             return Change(None)  # this step was paused while the group was updated again
@@ -190,7 +195,9 @@ async def subscribe(
         if own == before and name in found.index:
             return Change(None)
         if before is not None and found.version != checked:
-            return Change(found.version)
+            return Change(found)
+        if cut is not None:
+            own = msgspec.structs.replace(own, cut=dict(cut))
         return Change(None, {key.root: root, **found.puts(own)})
 
     for _ in range(limits.METADATA_CONFLICTS_MAX):
@@ -201,7 +208,10 @@ async def subscribe(
         if seen is None:
             return
         await require_current()
-        checked = seen
+        before, cut = seen.own, None
+        if before is not None and before.group_id == group_id and before.generation < generation and before.cut:
+            cut = await position(root, before.cut)
+        checked = seen.version
     raise WriteConflictError(f"the subscription of {name} to {key} changed again and again; retry")
 
 

@@ -5,12 +5,13 @@ See docs/protocol/naming.md#key-value-tables.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tailrace.common import limits, names
-from tailrace.common.errors import BadRequestError, NotFoundError, WriteConflictError
+from tailrace.common.errors import BadRequestError, NoSuchScopeError, NotFoundError, WriteConflictError
 from tailrace.common.ranges import equal_ranges
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.model import StreamSegment
@@ -130,9 +131,14 @@ class TableManager:
             return
         await self._context.segments.create_tables(segments, record.primary_key_length + record.secondary_key_length)
 
-        def decide(snapshot: Snapshot, key: bytes) -> Change[None]:
-            if snapshot.get(TableRecord, key) != record:
-                return Change(None)
-            return Change(None, {key: msgspec.structs.replace(record, intent="")})
+        def decide(snapshot: Snapshot, key: bytes) -> Change[bool]:
+            now = snapshot.get(TableRecord, key)
+            if now is None or now.nonce != record.nonce or now.intent == "delete":
+                return Change(False)
+            return Change(True, {key: msgspec.structs.replace(record, intent="")} if now == record else {})
 
-        await self._scopes.change(scope, TABLES + table, decide)
+        stays = False
+        with contextlib.suppress(NoSuchScopeError):
+            stays = await self._scopes.change(scope, TABLES + table, decide)
+        if not stays:  # another controller deleted the table meanwhile, perhaps before the last of them was created
+            await self._context.segments.delete_tables(segments)

@@ -10,22 +10,22 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import structlog
 
 from tailrace.common import limits
 from tailrace.controller.metadata.model import StreamState
-from tailrace.controller.watermarks.decision import decide, next_watermark, position_epoch
+from tailrace.controller.watermarks.decision import decide, has_advanced, next_watermark, position_epoch
 from tailrace.controller.workflows.context import segment_name
 from tailrace.controller.workflows.create import mark_of
 from tailrace.controller.workflows.writer_marks import forget, read_marks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tailrace.common.watermarks import Watermark
-    from tailrace.controller.metadata.records import StreamRecord
+    from tailrace.controller.metadata.records import StreamRecord, WriterMark
     from tailrace.controller.metadata.stream_store import StreamKey
-    from tailrace.controller.watermarks.decision import Decision
     from tailrace.controller.workflows.context import WorkflowContext
 
 _LOG = structlog.get_logger(__name__)
@@ -109,12 +109,16 @@ class WatermarkManager:
         marked = await self._open(key, root)
         if marked is None:
             return None
-        snapshot, marks = await read_marks(self._context, key, root)
+        found = await read_marks(self._context, key, root, lambda mark: has_advanced(mark, marked.newest))
         timeout_ms = root.config.timestamp_aggregation_timeout_ms
-        decision = decide(marks, marked.newest, timeout_ms, self._context.clock.now_ms())
-        unmarked = (writer for writer in root.writers if writer not in marks)  # a removal ended in between
-        await forget(self._context, key, root, snapshot, decision.gone.union(unmarked))
-        return await self._write(key, root, marked, decision) if decision.counted else None
+        decision = decide(found.marks, marked.newest, timeout_ms, self._context.clock.now_ms())
+        unmarked = (writer for writer in root.writers if writer not in found.marks)  # a removal ended in between
+        await forget(self._context, key, root, found, decision.gone.union(unmarked))
+        if not decision.counted:
+            return None
+        first, *others = decision.counted  # one of them stands for the positions of all
+        counted = (msgspec.structs.replace(first, position=found.reached), *others)
+        return await self._write(key, root, marked, counted)
 
     async def _open(self, key: StreamKey, root: StreamRecord) -> _Marked | None:
         """Return the stream's mark segment; None when it has none."""
@@ -131,10 +135,12 @@ class WatermarkManager:
         self._remembered.put(key, found)
         return found
 
-    async def _write(self, key: StreamKey, root: StreamRecord, marked: _Marked, decision: Decision) -> Watermark | None:
-        number = position_epoch(decision.counted, marked.newest)
+    async def _write(
+        self, key: StreamKey, root: StreamRecord, marked: _Marked, counted: Sequence[WriterMark]
+    ) -> Watermark | None:
+        number = position_epoch(counted, marked.newest)
         epoch = await self._store.epoch(key, root, max(number, 0))
-        watermark = next_watermark(decision.counted, marked.newest, epoch.segments)
+        watermark = next_watermark(counted, marked.newest, epoch.segments)
         # Whatever interrupts this, the mark stream is read again before the next watermark.
         self._remembered.drop(key)
         if not await marked.segment.append(watermark):

@@ -57,6 +57,11 @@ class Snapshot:
     used: set[bytes] = field(default_factory=set)
     """The keys that were looked at."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Return the length of the values."""
+        return sum(len(found.value) for found in self.stored.values() if found is not None)
+
     def get(self, kind: type[R], key: bytes) -> R | None:
         """Return the record under a key that was read; None when it is missing."""
         found = self._found(key)

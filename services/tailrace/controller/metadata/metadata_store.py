@@ -205,7 +205,10 @@ class MemoryMetadataStore:
     async def get(self, table: str, keys: Sequence[bytes]) -> list[Stored | None]:
         """Return values in the order of the keys."""
         rows = self._rows(table)
-        return [Stored(key, *rows[key]) if key in rows else None for key in keys]
+        found = [Stored(key, *rows[key]) if key in rows else None for key in keys]
+        if sum(len(each.key) + len(each.value) for each in found if each is not None) > limits.FRAME_MAX_BYTES:
+            raise BadRequestError(f"the requested entries have more than {limits.FRAME_MAX_BYTES} bytes")
+        return found
 
     async def put(self, table: str, entries: Sequence[Put]) -> list[int]:
         """Write all or nothing."""

@@ -171,7 +171,7 @@ class MetadataStore(Protocol):
         ...
 
     async def get(self, table: str, keys: Sequence[bytes]) -> list[Stored | None]:
-        """Return values in the order of the keys."""
+        """Return values in the order of the keys. Raises BadRequestError when one reply has no room for all of them."""
         ...
 
     async def put(self, table: str, entries: Sequence[Put]) -> list[int]:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+import asyncio
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, NotFoundError
+from tailrace.common.errors import CorruptionError, NoSuchStreamError, NotFoundError
 from tailrace.controller.metadata.changes import Change, RecordReader, Snapshot, change_records
 from tailrace.controller.metadata.keyed_locks import KeyedLocks
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
-from tailrace.controller.metadata.model import Epoch
+from tailrace.controller.metadata.model import Epoch, StreamState
+from tailrace.controller.metadata.parts import Parts
 from tailrace.controller.metadata.ports import UNCONDITIONAL, MetadataStore
 from tailrace.controller.metadata.recent_records import RecentRecords
 from tailrace.controller.metadata.record_cache import Cacheable, RecordCache
 from tailrace.controller.metadata.records import RetentionCut, SealedRecord, StreamRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from tailrace.common.ports import Entropy
+    from tailrace.controller.metadata.model import StreamSegment
 
 T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)
@@ -110,6 +113,10 @@ class StreamStore:
                 self._recent.note(key.table, item, found)
         return Snapshot(key.table, stored)
 
+    def parts(self, key: StreamKey, keys: Sequence[bytes], *, beside: Sequence[bytes] = ()) -> Parts[bytes, Snapshot]:
+        """Read many records of one stream in parts, each together with those `beside`."""
+        return Parts(keys, lambda part: self.read(key, [*beside, *part]))
+
     async def load(self, key: StreamKey) -> StreamRecord | None:
         """Return the stream's present root; None when no stream of the name ever existed."""
         return (await self.read(key, [key.root], remember=True)).get(StreamRecord, key.root)
@@ -162,8 +169,8 @@ class StreamStore:
 
     async def remove(self, key: StreamKey, keys: Sequence[bytes]) -> None:
         """Remove records that no other record names."""
-        for start in range(0, len(keys), limits.EPOCHS_PER_READ_MAX):
-            part = keys[start : start + limits.EPOCHS_PER_READ_MAX]
+        for start in range(0, len(keys), limits.RECORDS_PER_READ_MAX):
+            part = keys[start : start + limits.RECORDS_PER_READ_MAX]
             await self.metadata.remove(key.table, [(item, UNCONDITIONAL) for item in part])
 
     # -- immutable records are cached
@@ -183,40 +190,116 @@ class StreamStore:
         return await self.chosen_epochs(key, root, range(first, last + 1))
 
     async def chosen_epochs(self, key: StreamKey, root: StreamRecord, numbers: Iterable[int]) -> list[Epoch]:
-        """Return the epochs of these numbers, which the stream must have."""
-        wanted = [key.epoch(root.incarnation, number) for number in numbers]
-        found = await self._load_immutable(key, Epoch, wanted)
-        for item, epoch in zip(wanted, found, strict=True):
-            if epoch is None:
-                raise CorruptionError(f"{key.table}[{item!r}]", "an epoch of the stream is missing")
-        return [epoch for epoch in found if epoch is not None]
+        """Return the epochs of these numbers, which the stream must have.
+
+        Raises:
+            NoSuchStreamError: the stream is being deleted, or was since `root` was read. CorruptionError.
+        """
+        return [epoch async for part in self.epoch_parts(key, root, numbers) for epoch in part]
+
+    def epoch_parts(
+        self, key: StreamKey, root: StreamRecord, numbers: Iterable[int]
+    ) -> Parts[bytes, ImmutableRecords[Epoch]]:
+        """Return the epochs of these numbers in parts; raises as `chosen_epochs`."""
+
+        async def check(item: bytes) -> None:
+            await self._require_present(key, root)
+            raise CorruptionError(f"{key.table}[{item!r}]", "an epoch of the stream is missing")
+
+        return self._immutable_parts(key, Epoch, [key.epoch(root.incarnation, number) for number in numbers], check)
+
+    async def _require_present(self, key: StreamKey, root: StreamRecord) -> None:
+        """Check that the stream of a root still exists. Its deletion removes epochs before it writes the tombstone."""
+        now = await self.load(key)
+        gone = (StreamState.DELETING, StreamState.DELETED)
+        if now is None or now.incarnation != root.incarnation or now.state in gone:
+            raise NoSuchStreamError(f"stream {key} does not exist")
+
+    async def segments(self, key: StreamKey, root: StreamRecord, numbers: Iterable[int]) -> dict[int, StreamSegment]:
+        """Return every segment of the epochs of these numbers, by id, in order of id; raises as `chosen_epochs`.
+
+        Most segments are in many epochs, so they take much less memory than the epochs, of which none is kept.
+        """
+        found: dict[int, StreamSegment] = {}
+        looked_at = 0
+        async for part in self.epoch_parts(key, root, numbers):
+            for epoch in part:
+                found.update((segment.identifier, segment) for segment in epoch.segments)
+                looked_at += len(epoch.segments)
+                if looked_at >= limits.EPOCH_SEGMENTS_AT_ONCE:
+                    looked_at = 0
+                    await asyncio.sleep(0)
+        return dict(sorted(found.items()))
 
     async def sealed(self, key: StreamKey, root: StreamRecord, first: int, last: int) -> list[SealedRecord]:
         """Return the sealed sizes recorded for the epochs from `first` to `last`, inclusive."""
+        return [record async for part in self.sealed_parts(key, root, first, last) for record in part]
+
+    def sealed_parts(
+        self, key: StreamKey, root: StreamRecord, first: int, last: int
+    ) -> Parts[bytes, ImmutableRecords[SealedRecord]]:
+        """Return what `sealed` does, in parts."""
         wanted = [key.sealed(root.incarnation, number) for number in range(first, last + 1)]
-        return [record for record in await self._load_immutable(key, SealedRecord, wanted) if record is not None]
+        return self._immutable_parts(key, SealedRecord, wanted, _may_be_missing)
 
     async def retention_cut(self, key: StreamKey, incarnation: int, number: int) -> RetentionCut | None:
         """Return a cut of the stream's retention set; None when it was removed."""
-        return (await self._load_immutable(key, RetentionCut, [key.retention_cut(incarnation, number)]))[0]
+        wanted = [key.retention_cut(incarnation, number)]
+        parts = self._immutable_parts(key, RetentionCut, wanted, _may_be_missing)
+        return next(iter(await anext(parts)), None)
 
-    async def _load_immutable(self, key: StreamKey, kind: type[R], wanted: Sequence[bytes]) -> list[R | None]:
-        found: dict[bytes, R] = {}
-        for item in wanted:
-            cached = self._immutable.get((key.table, item))
-            if isinstance(cached, kind):
-                found[item] = cached
-            elif (written := self.remembered(key, [item])) is not None and (its := written.get(kind, item)) is not None:
-                found[item] = its
-        missing = [item for item in wanted if item not in found]
-        for start in range(0, len(missing), limits.EPOCHS_PER_READ_MAX):
-            part = missing[start : start + limits.EPOCHS_PER_READ_MAX]
-            snapshot = await self.read(key, part)
-            for item in part:
-                record = snapshot.get(kind, item)
-                if record is None:
-                    continue
-                found[item] = record
-                if isinstance(record, Cacheable):
-                    self._immutable.put((key.table, item), record)
-        return [found.get(item) for item in wanted]
+    def _immutable_parts(
+        self, key: StreamKey, kind: type[R], wanted: Sequence[bytes], check: Callable[[bytes], Awaitable[None]]
+    ) -> Parts[bytes, ImmutableRecords[R]]:
+        """Return immutable records in the order of their keys, in parts; `check` gets the key of a missing one."""
+
+        async def read(part: Sequence[bytes]) -> ImmutableRecords[R]:
+            known = {item: record for item in part if (record := self._known(key, kind, item)) is not None}
+            unknown = [item for item in part if item not in known]
+            snapshot = await self.read(key, unknown) if unknown else Snapshot(key.table, {})
+            for item, stored in snapshot.stored.items():
+                if stored is None:
+                    await check(item)
+            return ImmutableRecords(part, kind, known, snapshot, self._immutable)
+
+        return Parts(wanted, read)
+
+    def _known(self, key: StreamKey, kind: type[R], item: bytes) -> R | None:
+        cached = self._immutable.get((key.table, item))
+        if isinstance(cached, kind):
+            return cached
+        written = self.remembered(key, [item])
+        return None if written is None else written.get(kind, item)
+
+
+async def _may_be_missing(_: bytes) -> None:
+    return None
+
+
+class ImmutableRecords(Generic[R]):
+    """Immutable records of one part. Each is decoded when its turn comes: who keeps none needs memory for one."""
+
+    def __init__(
+        self, items: Sequence[bytes], kind: type[R], known: Mapping[bytes, R], snapshot: Snapshot, cache: RecordCache
+    ) -> None:
+        self._items = items
+        self._kind = kind
+        self._known = known
+        self._snapshot = snapshot
+        self._cache = cache
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the length of the values that were read for it."""
+        return self._snapshot.size_bytes
+
+    def __iter__(self) -> Iterator[R]:
+        """Yield those that are not missing."""
+        for item in self._items:
+            found = self._known.get(item)
+            if found is None:
+                found = self._snapshot.get(self._kind, item)
+                if isinstance(found, Cacheable):
+                    self._cache.put((self._snapshot.table, item), found)
+            if found is not None:
+                yield found

@@ -118,9 +118,7 @@ class TagIndex:
             if streams:
                 return streams, _encode_token(after)
 
-    async def missing(
-        self, scope: str, owner: ScopeRecord, pairs: Sequence[tuple[str, str]]
-    ) -> list[tuple[str, str]]:
+    async def missing(self, scope: str, owner: ScopeRecord, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return the pairs of tag and stream that the index does not have."""
         table, lacking = tag_table(scope, owner.nonce), []
         for part in _parts(pairs):
@@ -160,9 +158,7 @@ class TagIndex:
         tags = await self._scopes.tags(scope, owner, list(dict.fromkeys(stream for _, stream in wanted)))
         return [(tag, stream) for tag, stream in wanted if (its := tags[stream]) is not None and tag not in its]
 
-    async def _having(
-        self, scope: str, owner: ScopeRecord, tag: str, table: str, found: Sequence[Stored]
-    ) -> list[str]:
+    async def _having(self, scope: str, owner: ScopeRecord, tag: str, table: str, found: Sequence[Stored]) -> list[str]:
         """Return the streams of index entries that have the tag; remove the entries of the others."""
         records = [readable(TaggedStream, table, entry) for entry in found]
         streams = [record.stream for record in records if record is not None and record.tag == tag]

@@ -49,6 +49,8 @@ def _config_message(
 
 
 def _retention_message(policy: models.RetentionConfig, *, with_maximum: bool) -> pb.RetentionPolicy:
+    if policy.value is None and policy.timeBasedRetention is None:
+        raise BadRequestError("retentionPolicy has no value; without one nothing would be kept")
     if policy.type is models.RetentionConfigType.LIMITED_SIZE_MB:
         kind = pb.RetentionPolicy.SIZE
         least = (policy.value or 0) * MIB
@@ -100,8 +102,8 @@ def _retention_config(policy: pb.RetentionPolicy) -> models.RetentionConfig | No
     if policy.retentionType == pb.RetentionPolicy.SIZE:
         return models.RetentionConfig(
             type=models.RetentionConfigType.LIMITED_SIZE_MB,
-            value=policy.retentionParam // MIB,
-            maxValue=None if unlimited else policy.retentionMax // MIB,
+            value=-(-policy.retentionParam // MIB),
+            maxValue=None if unlimited else -(-policy.retentionMax // MIB),
         )
     value, span = _days(policy.retentionParam)
     most, most_span = (None, None) if unlimited else _days(policy.retentionMax)
@@ -115,7 +117,8 @@ def _retention_config(policy: pb.RetentionPolicy) -> models.RetentionConfig | No
 
 
 def _days(span_ms: int) -> tuple[int, models.TimeBasedRetention | None]:
-    """Return a number of whole days; or 0 and the time span when it is not whole days."""
+    """Return a number of whole days; or 0 and the time span when it is not whole days. Rounded up: never less."""
+    span_ms = -(-span_ms // _MINUTE_MS) * _MINUTE_MS
     if span_ms % _DAY_MS == 0:
         return span_ms // _DAY_MS, None
     return 0, models.TimeBasedRetention(

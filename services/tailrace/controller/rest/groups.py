@@ -55,7 +55,7 @@ def group_routes(caller_of: Callable[[Request], Caller]) -> APIRouter:
         try:
             check_scope_name(scope, internal=True)
             check_entity_name("reader group", group)
-            async with reports, asyncio.timeout(limits.REST_GROUP_REPORT_DEADLINE_S):
+            async with asyncio.timeout(limits.REST_GROUP_REPORT_DEADLINE_S), reports:
                 return await _describe(caller_of(request), scope, group)
         except (NoSuchReaderGroupError, InvalidNameError):
             raise HTTPException(404, f"reader group {scope}/{group} does not exist") from None

@@ -115,20 +115,21 @@ def _add_changes(router: APIRouter, caller_of: Callable[[Request], Caller], serv
         _check_update(answer, scope, stream)
         return body
 
-    @router.get("/{stream}/scaling-events")
+    @router.get("/{stream}/scaling-events", response_model=list[models.ScaleMetadata])
     async def get_scaling_events(
         request: Request,
         scope: str,
         stream: str,
         since_ms: Annotated[int | None, Query(alias="from")] = None,
         until_ms: Annotated[int | None, Query(alias="to")] = None,
-    ) -> list[models.ScaleMetadata]:
+    ) -> Response:
         if since_ms is None or until_ms is None:
             raise HTTPException(400, "from and to are required, in milliseconds since 1970")
         if since_ms < 0 or until_ms < since_ms:
             raise HTTPException(400, "from and to must satisfy 0 <= from <= to")
         await caller_of(request)("getStreamConfiguration", pb.StreamInfo(scope=scope, stream=stream), pb.StreamConfig)
-        return await scaling_events(services.core, scope, stream, since_ms, until_ms)
+        events = await scaling_events(services.core, scope, stream, since_ms, until_ms)
+        return Response(events, media_type="application/json")
 
 
 def _check_update(answer: pb.UpdateStreamStatus, scope: str, stream: str) -> None:

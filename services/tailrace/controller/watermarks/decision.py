@@ -32,16 +32,24 @@ def decide(marks: Mapping[str, WriterMark], last: Watermark | None, timeout_ms: 
 
     A writer whose time is beyond the last watermark's lower bound has advanced. One that has not is waited for, until
     it is removed or has noted no time for `timeout_ms`. There is a next watermark once no writer is waited for.
+
+    A mark that is `timeout_ms` ahead was noted by a clock that was wrong. So no writer is waited for longer than twice
+    that time, whatever the clocks say.
     """
     gone, counted, is_waiting = set(), [], False
     for writer, mark in marks.items():
-        if last is None or mark.timestamp > last.lower:
+        if has_advanced(mark, last):
             counted.append(mark)
-        elif not mark.alive or now_ms - mark.noted_ms >= timeout_ms:
+        elif not mark.alive or abs(now_ms - mark.noted_ms) >= timeout_ms:
             gone.add(writer)
         else:
             is_waiting = True
     return Decision(frozenset(gone), () if is_waiting else tuple(counted))
+
+
+def has_advanced(mark: WriterMark, last: Watermark | None) -> bool:
+    """Return whether a writer's time is beyond the last watermark's lower bound."""
+    return last is None or mark.timestamp > last.lower
 
 
 def position_epoch(marks: Iterable[WriterMark], last: Watermark | None) -> int:

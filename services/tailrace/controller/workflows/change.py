@@ -9,7 +9,7 @@ from tailrace.common import limits
 from tailrace.common.errors import WriteConflictError
 from tailrace.common.stream_cut import without_future
 from tailrace.controller.metadata.changes import Change, Snapshot
-from tailrace.controller.metadata.epochs import epoch_span, segments_of, wholly_before
+from tailrace.controller.metadata.epochs import epoch_span, wholly_before
 from tailrace.controller.metadata.model import ScaleReason, StreamState
 from tailrace.controller.metadata.policies import ranges_for_policy
 from tailrace.controller.metadata.transitions import finished, scaling
@@ -71,7 +71,7 @@ async def truncate(
     """
     cut = without_future(root.truncation or {})
     if not progress.ahead:
-        left = [*cut, *await _gone(context, key, root, intent, cut)][progress.position :]
+        left = [*cut, *await segments_gone(context, key, root, intent, cut)][progress.position :]
         progress.ahead, progress.end = left[: limits.TRUNCATED_SEGMENTS_AHEAD_MAX], progress.position + len(left)
     part = progress.ahead[: limits.WORKFLOW_STEP_SEGMENTS_MAX]
     await context.segments.truncate([(segment_name(key, each), cut[each]) for each in part if each in cut])
@@ -82,12 +82,12 @@ async def truncate(
         await _finish(context, key, intent)
 
 
-async def _gone(
+async def segments_gone(
     context: WorkflowContext, key: StreamKey, root: StreamRecord, intent: TruncateIntent, cut: Mapping[int, int]
 ) -> list[int]:
     """Return the segments that a truncation at the cut deletes, by id."""
     first = 0 if intent.previous is None else epoch_span(intent.previous)[0]
-    segments = segments_of(await context.store.epochs(key, root, first, epoch_span(cut)[1]))
+    segments = await context.store.segments(key, root, range(first, epoch_span(cut)[1] + 1))
     await asyncio.sleep(0)  # each half takes some 20 ms for two epochs of 10,000 segments
     return [segment.identifier for segment in wholly_before(cut, segments)]
 

@@ -11,6 +11,7 @@ transactions that it may take. One that can never be committed whole is aborted 
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,17 +61,25 @@ class _Plan(NamedTuple):
         """Return how many transactions the batch may have.
 
         A pass that rolls over a scale makes and seals as many segments for one transaction as for many, and adds two
-        epochs to the stream. So it takes as many as it can.
+        epochs to the stream. So it takes more, but no more than a step has time to check: what a step has checked when
+        its time ends is not remembered.
         """
-        if self.rolling is not None:
-            return limits.TRANSACTION_COMMIT_BATCH_MAX
-        merges = limits.TRANSACTION_COMMIT_MERGES_MAX // len(self.ranges.segments)
-        return max(1, min(limits.TRANSACTION_COMMIT_BATCH_MAX, merges))
+        rolls = self.rolling is not None
+        merges_max = limits.TRANSACTION_ROLLING_MERGES_MAX if rolls else limits.TRANSACTION_COMMIT_MERGES_MAX
+        return max(1, min(limits.TRANSACTION_COMMIT_BATCH_MAX, merges_max // len(self.ranges.segments)))
 
 
-def names_of(key: StreamKey, epoch: Epoch, batch: Sequence[bytes]) -> dict[bytes, list[tuple[str, str]]]:
+async def names_of(key: StreamKey, epoch: Epoch, batch: Sequence[bytes]) -> dict[bytes, list[tuple[str, str]]]:
     """Return the pairs of `transaction_segment_names` of each transaction, for an epoch with their key ranges."""
-    return {item: transaction_segment_names(key, epoch, item) for item in batch}
+    found: dict[bytes, list[tuple[str, str]]] = {}
+    made = 0
+    for item in batch:
+        if made >= limits.TRANSACTION_NAMES_AT_ONCE:
+            made = 0
+            await asyncio.sleep(0)
+        found[item] = transaction_segment_names(key, epoch, item)
+        made += len(epoch.segments)
+    return found
 
 
 async def take_batch(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
@@ -83,10 +92,10 @@ async def take_batch(context: WorkflowContext, key: StreamKey, root: StreamRecor
     if not may_take_commits(root, rolls=plan.rolling is not None):
         return False
     epoch, rolls = plan.ranges, plan.rolling is not None
-    refused = await _uncommittable(context, names_of(key, epoch, checked), rolls=rolls)
+    refused = await _uncommittable(context, await names_of(key, epoch, checked), rolls=rolls)
     more = await _take(context, key, plan, checked, refused, grow=True)
     if more:
-        refused.update(await _uncommittable(context, names_of(key, epoch, more), rolls=rolls))
+        refused.update(await _uncommittable(context, await names_of(key, epoch, more), rolls=rolls))
         await _take(context, key, plan, (*checked, *more), refused, grow=False)
     return True
 

@@ -108,7 +108,7 @@ async def _merge(
     context: WorkflowContext, key: StreamKey, root: StreamRecord, epoch: Epoch
 ) -> tuple[dict[int, int], frozenset[bytes]]:
     """Merge the batch into the segments of an epoch; return their lengths, and the transactions to abort."""
-    names = names_of(key, epoch, root.commit_batch)
+    names = await names_of(key, epoch, root.commit_batch)
     sources: dict[str, list[str]] = {}
     for pairs in names.values():
         for target, source in pairs:

@@ -49,8 +49,8 @@ class Oldest:
 
     chunk: tuple[int, int] | None = None
     """The stream's incarnation, and the chunk's number."""
-    forgotten_ms: int = 0
-    """When all its transactions are old enough to be forgotten."""
+    look_ms: int = 0
+    """Before this none of its transactions is forgotten."""
 
 
 async def forget_completed(context: WorkflowContext, key: StreamKey, root: StreamRecord, oldest: Oldest) -> bool:
@@ -59,7 +59,7 @@ async def forget_completed(context: WorkflowContext, key: StreamKey, root: Strea
     if len(chunks) < 2:
         return False
     chunk, now_ms = (root.incarnation, chunks[0]), context.clock.now_ms()
-    if chunk == oldest.chunk and now_ms < oldest.forgotten_ms:
+    if chunk == oldest.chunk and now_ms < oldest.look_ms:
         return False
     item = key.completed(*chunk)
     known = context.store.remembered(key, [item])
@@ -67,12 +67,39 @@ async def forget_completed(context: WorkflowContext, key: StreamKey, root: Strea
     if found is None or len(found.transactions) < limits.COMPLETED_TRANSACTIONS_PER_CHUNK:
         found = (await context.store.read(key, [item], remember=True)).get(CompletedChunk, item)
     if found is not None:
-        newest_ms = max(done.completed_ms for done in found.transactions)
-        oldest.chunk, oldest.forgotten_ms = chunk, newest_ms + limits.TRANSACTION_REMEMBERED_MS
-        if now_ms < oldest.forgotten_ms:
+        ended_ms = await _ended_ms(context, key, root, found, now_ms)
+        oldest.chunk, oldest.look_ms = chunk, min(ended_ms, now_ms) + limits.TRANSACTION_REMEMBERED_MS
+        if now_ms < ended_ms + limits.TRANSACTION_REMEMBERED_MS:
             return False
     await drop_oldest(context, key, root, found)
     return True
+
+
+async def _ended_ms(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord, found: CompletedChunk, now_ms: int
+) -> int:
+    """Return a time by which all transactions of the oldest chunk had completed.
+
+    A time that is `limits.TRANSACTION_REMEMBERED_MS` ahead is of a clock that was wrong. The first right one after it
+    stands for it. Where none is found, the wrong ones count.
+    """
+    times_ms = [done.completed_ms for done in found.transactions]
+    right_ms = _right(times_ms, now_ms)
+    if right_ms[-1:] == times_ms[-1:]:
+        return max(right_ms)
+    chunks, ahead = completed_chunks(root), 1
+    while ahead < len(chunks):
+        item = key.completed(root.incarnation, chunks[ahead])
+        later = (await context.store.read(key, [item])).get(CompletedChunk, item)
+        later_ms = _right([done.completed_ms for done in later.transactions] if later is not None else [], now_ms)
+        if later_ms:
+            return max([*right_ms, later_ms[0]])
+        ahead *= 2  # a clock may have been wrong for long
+    return max(times_ms)
+
+
+def _right(times_ms: Sequence[int], now_ms: int) -> list[int]:
+    return [each_ms for each_ms in times_ms if each_ms - now_ms < limits.TRANSACTION_REMEMBERED_MS]
 
 
 async def drop_oldest(

@@ -11,7 +11,7 @@ from tailrace.common import limits
 from tailrace.common.errors import WriteConflictError
 from tailrace.common.names import segment_epoch, segment_id
 from tailrace.controller.metadata.changes import Change, Snapshot
-from tailrace.controller.metadata.epochs import epoch_span, segments_of
+from tailrace.controller.metadata.epochs import epoch_span
 from tailrace.controller.metadata.model import Epoch, StreamState
 from tailrace.controller.metadata.records import (
     CompletedChunk,
@@ -24,7 +24,7 @@ from tailrace.controller.metadata.transaction_ledger import shard_keys
 from tailrace.controller.metadata.transitions import deleting, tombstone
 from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.completed import completed_chunks, drop_oldest
-from tailrace.controller.workflows.context import segment_names
+from tailrace.controller.workflows.context import segment_name
 from tailrace.controller.workflows.create import mark_of
 from tailrace.controller.workflows.segments import Progress
 
@@ -69,19 +69,32 @@ async def _delete_segments(context: WorkflowContext, key: StreamKey, root: Strea
 
     Missing segments and epoch records count as deleted. The position is the lowest id that may be left.
     """
+    if not progress.ahead:
+        await _find_segments(context, key, root, progress)
+    part = progress.ahead[: limits.WORKFLOW_STEP_SEGMENTS_MAX]
+    await context.segments.delete([segment_name(key, each) for each in part])
+    progress.ahead = progress.ahead[len(part) :]
+    progress.position = part[-1] + 1 if progress.ahead else progress.end
+    return segment_epoch(progress.position) > root.active_epoch
+
+
+async def _find_segments(context: WorkflowContext, key: StreamKey, root: StreamRecord, progress: Progress) -> None:
+    """Remember the next segments to delete, and where the search for those after them begins."""
     position = max(progress.position, segment_id(0, _first_epoch(key, root)))
     first = segment_epoch(position)
-    if first > root.active_epoch:
-        return True
-    last = min(first + limits.EPOCHS_PER_READ_MAX - 1, root.active_epoch)
-    items = [key.epoch(root.incarnation, number) for number in range(first, last + 1)]
-    snapshot = await context.store.read(key, items)
-    found = [epoch for item in items if (epoch := snapshot.get(Epoch, item)) is not None]
-    left = [segment for segment in segments_of(found).values() if segment.identifier >= position]
-    part = left[: limits.WORKFLOW_STEP_SEGMENTS_MAX]
-    await context.segments.delete(segment_names(key, part))
-    progress.position = part[-1].identifier + 1 if len(part) < len(left) else segment_id(0, last + 1)
-    return segment_epoch(progress.position) > root.active_epoch
+    numbers = range(first, root.active_epoch + 1)[: limits.RECORDS_PER_READ_MAX]
+    parts = context.store.parts(key, [key.epoch(root.incarnation, number) for number in numbers])
+    left: set[int] = set()
+    if numbers:  # what one part has is deleted before more is read
+        snapshot = await anext(parts)
+        for item in snapshot.stored:
+            epoch = snapshot.get(Epoch, item)
+            if epoch is not None:
+                left.update(each.identifier for each in epoch.segments if each.identifier >= position)
+    progress.end = segment_id(0, first + parts.done)
+    progress.ahead = sorted(left)[: limits.TRUNCATED_SEGMENTS_AHEAD_MAX]
+    if len(progress.ahead) < len(left):
+        progress.end = progress.ahead[-1] + 1
 
 
 def _first_epoch(key: StreamKey, root: StreamRecord) -> int:
@@ -128,13 +141,12 @@ async def _remove_records(context: WorkflowContext, key: StreamKey, root: Stream
 async def _remove_shared(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
     """Remove records whose keys a later stream of the same name uses too, under the versions read before."""
     shared = [key.subscribers, *shard_keys(key), *(key.writer(writer) for writer in root.writers)]
-    for start in range(0, len(shared), limits.EPOCHS_PER_READ_MAX):
-        part = shared[start : start + limits.EPOCHS_PER_READ_MAX]
-        snapshot = await context.store.read(key, [key.root, *part])
+    async for snapshot in context.store.parts(key, shared, beside=[key.root]):
         now = snapshot.get(StreamRecord, key.root)
         if now is None or now.intent != root.intent:
             raise WriteConflictError(f"stream {key} was deleted by another controller")
-        found = [(item, stored.version) for item in part if (stored := snapshot.stored[item]) is not None]
+        read = [(item, stored) for item, stored in snapshot.stored.items() if item != key.root]
+        found = [(item, stored.version) for item, stored in read if stored is not None]
         if found:
             await context.store.metadata.remove(key.table, found)
 

@@ -126,6 +126,7 @@ class EntityDriver:
             async with asyncio.timeout(self._context.config.blocking_deadline_s):
                 while (running := self._running.get(entity)) is not None:
                     await self._until_ended(entity, running)
+                    restart_deadline()  # else the wait would leave the requests of this call no time
                 task = self._launch(entity, persist, nested=nested)
                 await self._until_ended(entity, task)
         except TimeoutError as error:

@@ -325,6 +325,27 @@ async def test_a_full_stream_forgets_writers_that_left(api: Any, world: Any, mon
     assert await note("c", 1) == pb.TimestampResponse.INVALID_TIME, "c stays"
 
 
+async def test_a_full_stream_forgets_writers_that_a_clock_ahead_noted(
+    api: Any, world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that is ahead by no more than the time that a writer may be silent makes no writer look gone."""
+    monkeypatch.setattr(limits, "WRITER_MARKS_PER_STREAM_MAX", 1)
+    await api.setup()
+
+    async def note(writer: str) -> int:
+        cut = pb.StreamCut(streamInfo=api.info, cut={0: 0})
+        request = pb.TimestampFromWriter(writer=writer, timestamp=1, position=cut)
+        return int((await api.call("noteTimestampFromWriter", request)).result)
+
+    world.clock.ms += limits.WRITER_MARK_IDLE_MAX_MS + 1
+    assert await note("a") == pb.TimestampResponse.SUCCESS
+    world.clock.ms -= limits.WRITER_MARK_IDLE_MAX_MS
+    with pytest.raises(OverloadedError, match="1 writers"):
+        await note("b")
+    world.clock.ms -= 1
+    assert await note("b") == pb.TimestampResponse.SUCCESS
+
+
 async def test_a_commit_never_moves_the_time_of_its_writer_back(api: Any) -> None:
     await api.setup()
     cut = pb.StreamCut(streamInfo=api.info, cut={0: 0})

@@ -11,8 +11,16 @@ from tailrace.client.retry import Attempts, with_retries
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, UnavailableError, WrongHostError
 from tailrace.common.real_ports import SystemEntropy
-from tailrace.controller.managers.sizes import head_bytes
-from tailrace.controller.metadata.epochs import first_epoch, new_segments, next_epoch, segments_of
+from tailrace.controller.managers.sizes import sealed_bytes
+from tailrace.controller.metadata.epochs import (
+    epoch_span,
+    first_epoch,
+    new_segments,
+    next_epoch,
+    segments_of,
+    wholly_before,
+)
+from tailrace.controller.metadata.model import StreamSegment
 from tailrace.controller.metadata.records import SealedRecord
 from tailrace.rpc import controller_pb2
 from tailrace.rpc import operator_pb2 as pb
@@ -125,6 +133,12 @@ async def test_bytes_that_a_segment_dropped_by_itself_are_counted(world: Any, ap
     await world.segments.truncate_segment(segment(api, only), 20)
     found = await describe(api)
     assert (found.headBytes, found.tailBytes) == (20, 50)
+
+
+def head_bytes(cut: dict[int, int], segments: dict[int, StreamSegment], sealed: list[SealedRecord]) -> int:
+    """The bytes before a cut."""
+    gone = {each.identifier for each in wholly_before(cut, segments)}
+    return sum(cut.values()) + sealed_bytes(sealed, epoch_span(cut)[0], gone)
 
 
 def test_a_cut_over_several_epochs_counts_only_what_lies_before_it() -> None:

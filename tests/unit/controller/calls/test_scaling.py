@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError
 from tailrace.common.names import segment_id
 from tailrace.controller.metadata.model import Epoch
@@ -77,6 +78,17 @@ async def test_scales_that_are_refused(api: Any, sealed: list[int], ranges: list
     await api.setup(2)
     assert (await api.scale(sealed, ranges)).status == status
     assert await api.current() == [0, 1]
+
+
+async def test_a_scale_leaves_no_more_segments_than_a_stream_may_have(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STREAM_SEGMENTS_MAX", 4)
+    await api.setup(2)
+    parts = [(0.0, 0.125), (0.125, 0.25), (0.25, 0.375), (0.375, 0.5)]
+    assert (await api.scale([0], parts)).status == pb.ScaleResponse.PRECONDITION_FAILED
+    assert await api.current() == [0, 1]
+    assert len(await api.scaled([0], [*parts[:2], (0.25, 0.5)])) == 4
 
 
 @pytest.mark.parametrize("key_range", [(0.5, 0.5), (0.5, 0.2), (-0.1, 0.5), (0.5, 1.1), (float("nan"), 1.0)])

@@ -11,6 +11,7 @@ import pytest
 
 from harness.endpoints import single_endpoint_map
 from tailrace.cluster.endpoints import Endpoint, ListenerKind
+from tailrace.common import limits
 from tailrace.common.auth import AccessLevel, Principal
 from tailrace.common.errors import PermissionDeniedError, StartError
 from tailrace.controller.calls.access import RULES
@@ -18,6 +19,10 @@ from tailrace.controller.calls.services import SERVICES
 from tailrace.controller.grpc.server import ControllerServer
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.rpc import controller_pb2_grpc
+
+SETTINGS, PING, ACK = 4, 6, 1
+"""Kinds of HTTP/2 frames, and the flag of those that answer another one."""
+DEADLINE_S = 120.0
 
 
 @pytest.fixture
@@ -201,3 +206,36 @@ async def test_calls_above_the_limit_are_to_be_repeated(world: Any, monkeypatch:
         assert not any([(await call).exists for call in running])
         assert not (await stub.checkScopeExists(pb.ScopeInfo(scope="later"))).exists
     await server.close()
+
+
+async def test_a_silent_peer_that_answers_no_ping_is_given_up(controller: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node may be dead, and its place is one of those that connections have."""
+    monkeypatch.setattr(limits, "RPC_PING_AFTER_S", 1.0)
+    monkeypatch.setattr(limits, "RPC_PING_TIMEOUT_S", 10.0)  # while this test answers, however slow its machine is
+    server = ControllerServer(controller.services, "127.0.0.1", 0)
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _http2_frame(SETTINGS))
+        answered = 0
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    head = await reader.readexactly(9)
+                    payload = await reader.readexactly(int.from_bytes(head[:3]))
+                except asyncio.IncompleteReadError:
+                    break  # the server closed the connection
+                kind, is_answer = head[3], head[4] & ACK
+                if kind == SETTINGS and not is_answer:
+                    writer.write(_http2_frame(SETTINGS, ACK))
+                if kind == PING and not is_answer and answered < 3:
+                    answered += 1
+                    writer.write(_http2_frame(PING, ACK, payload))
+        assert answered == 3, "it stayed while it answered"
+    finally:
+        writer.close()
+        await server.close()
+
+
+def _http2_frame(kind: int, flags: int = 0, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + bytes(4) + payload

@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
+from tailrace.common.names import segment_id
 from tailrace.controller.metadata.model import TruncationReason
+from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
+from tailrace.controller.metadata.records import Subscriber, decode, encode
 from tailrace.rpc import controller_pb2 as pb
 
-from .test_retention_manager import Bench, by_size
+from .test_retention_manager import KEY, Bench, by_size
 
 
 @pytest.fixture
@@ -28,6 +32,51 @@ def kept_bytes(bench: Bench) -> int:
     """What the segments of the stream hold."""
     segments = bench.world.segments.segments
     return sum(each.length - each.start_offset for name, each in segments.items() if name.startswith("scope/stream/"))
+
+
+@pytest.mark.parametrize("start", [{}, {0: 20}], ids=["the head", "a cut"])
+async def test_a_group_that_was_reset_holds_what_it_reads_again(bench: Bench, start: dict[int, int]) -> None:
+    await bench.begin(by_size(10))
+    await bench.subscribe()
+    await bench.append(100)
+    assert await bench.publish({0: 90}) == pb.UpdateSubscriberStatus.SUCCESS
+    generation = await bench.reset(start)
+    await bench.append(10)
+    await bench.apply()
+    await bench.append(10)
+    await bench.apply()
+    assert kept_bytes(bench) == 120 - start.get(0, 0)
+    assert await bench.publish({0: 25}, generation=generation) == pb.UpdateSubscriberStatus.SUCCESS
+    await bench.apply()
+    assert kept_bytes(bench) == 95
+
+
+async def test_a_group_that_was_reset_to_a_later_cut_holds_what_it_published_until_it_publishes(bench: Bench) -> None:
+    await bench.begin(by_size(10))
+    await bench.subscribe()
+    await bench.append(100)
+    await bench.publish({0: 30})
+    generation = await bench.reset({0: 60})
+    await bench.apply()
+    assert kept_bytes(bench) == 70
+    assert await bench.publish({0: 60}, generation=generation) == pb.UpdateSubscriberStatus.SUCCESS
+    await bench.apply()
+    assert kept_bytes(bench) == 40
+
+
+async def test_a_reset_of_a_group_whose_cut_the_stream_does_not_have_holds_the_head(bench: Bench) -> None:
+    """As after a restore: the stream lost the epoch that the cut names."""
+    await bench.begin(by_size(10))
+    await bench.subscribe()
+    await bench.append(100)
+    await bench.publish({0: 30})
+    item = KEY.subscriber(0, "scope/group")
+    (stored,) = await bench.world.metadata.get(KEY.table, [item])
+    lost = msgspec.structs.replace(decode(Subscriber, stored.value, ""), cut={segment_id(3, 2): 5})
+    await bench.world.metadata.put(KEY.table, [Put(item, encode(lost), UNCONDITIONAL)])
+    await bench.reset({0: 50})
+    await bench.apply()
+    assert kept_bytes(bench) == 100
 
 
 async def test_what_is_deleted_beyond_a_subscriber_does_not_count_as_kept(bench: Bench) -> None:

@@ -18,9 +18,10 @@ from tailrace.controller.managers.subscribers import (
     unsubscribe,
 )
 from tailrace.controller.metadata import records
+from tailrace.controller.metadata.epochs import Cut
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
-from tailrace.controller.metadata.records import Subscriber, SubscribersRecord, decode
+from tailrace.controller.metadata.records import StreamRecord, Subscriber, SubscribersRecord, decode
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.rpc import operator_pb2 as pb_operator
@@ -39,6 +40,11 @@ def context_of(api: Any) -> Any:
 
 async def still_current() -> None:
     """The step that subscribes is not late."""
+
+
+async def as_published(root: StreamRecord, published: Cut) -> Cut:
+    """The group was not reset."""
+    return published
 
 
 async def publish_by(api: Any, name: str, cut: dict[int, int], group_id: str = GROUP_ID, generation: int = 0) -> int:
@@ -85,7 +91,7 @@ async def test_200_subscribers_with_1000_segments_each(api: Any, world: Any, mon
         world.segments.append(f"scope/stream/{number}.#epoch.0", b"x" * 300)
     names = [f"scope/group-{number:03}" for number in range(200)]
     for number, name in enumerate(names):
-        await subscribe(context_of(api), KEY, name, GROUP_ID, 0, still_current)
+        await subscribe(context_of(api), KEY, name, GROUP_ID, 0, still_current, as_published)
         after = Subscriber(GROUP_ID, 0, dict.fromkeys(range(SEGMENTS), number))
         made = await publish(context_of(api), KEY, name, Subscriber(GROUP_ID, 0), after, behind=False)
         assert made is PublishResult.PUBLISHED
@@ -125,7 +131,7 @@ async def test_1000_subscribers_of_earlier_versions_move_with_the_first_change(a
     assert keys_of_subscribers(world) == [], "reading changes nothing"
     await unsubscribe(context_of(api), KEY, "scope/group-0001", GROUP_ID)
     del earlier["scope/group-0001"]
-    await subscribe(context_of(api), KEY, "scope/new", OTHER_ID, 3, still_current)
+    await subscribe(context_of(api), KEY, "scope/new", OTHER_ID, 3, still_current, as_published)
     earlier["scope/new"] = Subscriber(OTHER_ID, 3)
     assert await all_of(api) == earlier
     assert len(keys_of_subscribers(world)) == 1000
@@ -151,7 +157,7 @@ async def test_a_publication_moves_subscribers_of_earlier_versions(api: Any, wor
 async def test_two_publications_do_not_rewrite_each_other_nor_the_root(api: Any, world: Any) -> None:
     await api.setup()
     for name in ("scope/a", "scope/b"):
-        await subscribe(context_of(api), KEY, name, GROUP_ID, 0, still_current)
+        await subscribe(context_of(api), KEY, name, GROUP_ID, 0, still_current, as_published)
         assert await publish_by(api, name, {0: 0}) == SUCCESS
     world.segments.append("scope/stream/0.#epoch.0", b"0123456789")
     before = {item.key: item.version for item in await world.metadata.get(TABLE, [KEY.root, KEY.subscribers])}
@@ -165,7 +171,7 @@ async def test_two_publications_do_not_rewrite_each_other_nor_the_root(api: Any,
 async def test_a_deleted_stream_leaves_no_subscriber_to_the_next_of_its_name(api: Any, world: Any) -> None:
     await api.setup()
     for name in ("scope/a", "scope/b"):
-        await subscribe(context_of(api), KEY, name, GROUP_ID, 0, still_current)
+        await subscribe(context_of(api), KEY, name, GROUP_ID, 0, still_current, as_published)
     own = await subscriber(context_of(api), KEY, "scope/a")
     await api.call("sealStream", api.info)
     held, let_go = asyncio.Event(), asyncio.Event()
@@ -180,7 +186,7 @@ async def test_a_deleted_stream_leaves_no_subscriber_to_the_next_of_its_name(api
     world.metadata.remove = remove
     deleting = asyncio.ensure_future(api.call("deleteStream", api.info))
     await held.wait()
-    await subscribe(context_of(api), KEY, "scope/late", GROUP_ID, 0, still_current)
+    await subscribe(context_of(api), KEY, "scope/late", GROUP_ID, 0, still_current, as_published)
     after = Subscriber(GROUP_ID, 0, {0: 0})
     late = await publish(context_of(api), KEY, "scope/a", own, after, behind=False)
     assert late is PublishResult.NOT_SUBSCRIBED
@@ -194,12 +200,12 @@ async def test_a_deleted_stream_leaves_no_subscriber_to_the_next_of_its_name(api
 async def test_a_group_that_subscribes_again_while_it_is_removed_stays(api: Any, world: Any) -> None:
     await api.setup()
     context = context_of(api)
-    await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current)
+    await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current, as_published)
     real = world.metadata.remove
 
     async def remove(table: str, keys: Any) -> None:
         world.metadata.remove = real
-        await subscribe(context, KEY, "scope/a", GROUP_ID, 1, still_current)
+        await subscribe(context, KEY, "scope/a", GROUP_ID, 1, still_current, as_published)
         await real(table, keys)
 
     world.metadata.remove = remove
@@ -210,7 +216,7 @@ async def test_a_group_that_subscribes_again_while_it_is_removed_stays(api: Any,
 async def test_a_late_step_writes_nothing_over_the_subscription_of_another_group(api: Any, world: Any) -> None:
     await api.setup()
     context = context_of(api)
-    await subscribe(context, KEY, "scope/a", OTHER_ID, 0, still_current)
+    await subscribe(context, KEY, "scope/a", OTHER_ID, 0, still_current, as_published)
     assert await publish_by(api, "scope/a", {0: 0}, OTHER_ID) == SUCCESS
     before = await all_of(api)
 
@@ -218,9 +224,9 @@ async def test_a_late_step_writes_nothing_over_the_subscription_of_another_group
         raise WriteConflictError("the group was created again")
 
     with pytest.raises(WriteConflictError, match="created again"):
-        await subscribe(context, KEY, "scope/a", GROUP_ID, 0, late)
+        await subscribe(context, KEY, "scope/a", GROUP_ID, 0, late, as_published)
     assert await all_of(api) == before
-    await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current)
+    await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current, as_published)
     assert await all_of(api) == {"scope/a": Subscriber(GROUP_ID, 0)}
 
 
@@ -233,7 +239,7 @@ async def test_the_group_is_looked_for_again_when_its_subscription_changed_meanw
     if earlier:
         await store_earlier(world, {"scope/a": Subscriber(GROUP_ID, 0)})
     else:
-        await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current)
+        await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current, as_published)
     asked = 0
 
     async def created_again_after_the_first_look() -> None:
@@ -242,10 +248,10 @@ async def test_the_group_is_looked_for_again_when_its_subscription_changed_meanw
         if asked == 2:
             raise WriteConflictError("the group was created again")
         await unsubscribe(context, KEY, "scope/a", GROUP_ID)
-        await subscribe(context, KEY, "scope/a", OTHER_ID, 0, still_current)
+        await subscribe(context, KEY, "scope/a", OTHER_ID, 0, still_current, as_published)
 
     with pytest.raises(WriteConflictError, match="created again"):
-        await subscribe(context, KEY, "scope/a", GROUP_ID, 1, created_again_after_the_first_look)
+        await subscribe(context, KEY, "scope/a", GROUP_ID, 1, created_again_after_the_first_look, as_published)
     assert asked == 2
     assert await all_of(api) == {"scope/a": Subscriber(OTHER_ID, 0)}
 
@@ -253,7 +259,7 @@ async def test_the_group_is_looked_for_again_when_its_subscription_changed_meanw
 async def test_a_removal_that_was_interrupted_is_finished_by_the_next(api: Any, world: Any) -> None:
     await api.setup()
     context = context_of(api)
-    await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current)
+    await subscribe(context, KEY, "scope/a", GROUP_ID, 0, still_current, as_published)
     await world.metadata.remove(TABLE, [(KEY.subscriber(0, "scope/a"), UNCONDITIONAL)])
     assert await all_of(api) == {}
     assert await publish_by(api, "scope/a", {0: 0}) == pb.UpdateSubscriberStatus.SUBSCRIBER_NOT_FOUND

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, UnavailableError
+from tailrace.controller.metadata.changes import Change
+from tailrace.controller.metadata.model import Epoch, StreamSegment
+from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
+from tailrace.controller.metadata.records import StreamRecord, encode
+from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.rest import groups
 from tailrace.controller.rest.app import create_app
 from tailrace.rpc import controller_pb2 as pb
 
@@ -122,6 +131,48 @@ async def test_retention_policies(rest: httpx.AsyncClient, policy: dict[str, Any
     assert stored["type"] == policy["type"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "least", "most", "shown"),
+    [
+        (pb.RetentionPolicy.SIZE, 900_000, 2**20 + 1, {"value": 1, "maxValue": 2}),
+        (pb.RetentionPolicy.TIME, 1, 0, {"value": 0, "timeBasedRetention": {"days": 0, "hours": 0, "minutes": 1}}),
+        (pb.RetentionPolicy.TIME, 86_399_999, 2**63 - 1, {"value": 1, "timeBasedRetention": None}),
+    ],
+)
+async def test_a_policy_that_is_shown_and_put_back_keeps_no_less(
+    rest: httpx.AsyncClient, api: Any, kind: Any, least: int, most: int, shown: dict[str, Any]
+) -> None:
+    await api.setup(1, retentionPolicy=pb.RetentionPolicy(retentionType=kind, retentionParam=least, retentionMax=most))
+    path = "/v1/scopes/scope/streams/stream"
+    found = (await rest.get(path)).json()
+    assert {name: found["retentionPolicy"][name] for name in shown} == shown
+    body = {"scalingPolicy": FIXED, "streamTags": ["new"], "retentionPolicy": found["retentionPolicy"]}
+    assert (await rest.put(path, json=body)).status_code == 200
+    stored = (await api.call("getStreamConfiguration", api.info)).retentionPolicy
+    assert stored.retentionParam >= least
+
+
+async def test_a_look_at_a_group_waits_no_longer_than_its_deadline_for_others(
+    controller: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REST_GROUP_REPORTS_MAX", 1)
+    monkeypatch.setattr(limits, "REST_GROUP_REPORT_DEADLINE_S", 0.2)
+    looking = 0
+
+    async def waits(*_: Any) -> None:
+        nonlocal looking
+        looking += 1
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(groups, "_describe", waits)
+    transport = httpx.ASGITransport(app=create_app(controller))
+    async with httpx.AsyncClient(transport=transport, base_url="http://controller") as client:
+        asked = [client.get("/v1/scopes/scope/readergroups/group") for _ in range(10)]
+        answers = await asyncio.gather(*asked)
+    assert {answer.status_code for answer in answers} == {503}
+    assert looking < 10, "those that waited ended with their own deadline"
+
+
 async def test_scaling_events(rest: httpx.AsyncClient, api: Any, world: Any) -> None:
     await make_stream(rest)
     begin_ms = world.clock.ms
@@ -137,6 +188,41 @@ async def test_scaling_events(rest: httpx.AsyncClient, api: Any, world: Any) -> 
     assert both[1]["segmentList"][0] == {"number": 1, "startTime": begin_ms + 1000, "keyStart": 0.0, "keyEnd": 0.5}
     for query in ({}, {"from": 1}, {"from": -1, "to": 5}, {"from": 5, "to": 1}):
         assert (await rest.get(path, params=query)).status_code == 400
+
+
+async def test_scaling_events_of_a_stream_with_many_segments(rest: httpx.AsyncClient, world: Any, api: Any) -> None:
+    """Two epochs each have one time, as those that a commit adds which rolls over a scale."""
+    await make_stream(rest)
+    key, epochs, wide = StreamKey("scope", "stream"), 100, 1000
+    store = api.controller.services.core.context.store
+    begin_ms = (await store.active_epoch(key, await store.load(key))).created_ms
+    bounds = [number / wide for number in range(wide + 1)]
+    segments = tuple(StreamSegment(number, *bound) for number, bound in enumerate(itertools.pairwise(bounds)))
+    for number in range(1, epochs):
+        stored = encode(Epoch(number, begin_ms + (number + 1) // 2, segments, splits=number))
+        await world.metadata.put(key.table, [Put(key.epoch(0, number), stored, UNCONDITIONAL)])
+
+    def decide(root: StreamRecord | None, _: Any) -> Change[None]:
+        assert root is not None
+        return Change(None, {key.root: msgspec.structs.replace(root, active_epoch=epochs - 1)})
+
+    await store.change(key, (), decide)
+    path = "/v1/scopes/scope/streams/stream/scaling-events"
+    found: list[dict[str, Any]] = []
+    until_ms = begin_ms + epochs
+    while not found or found[0]["timestamp"] > begin_ms:
+        page = (await rest.get(path, params={"from": 0, "to": until_ms})).json()
+        segments_in_page = sum(len(item["segmentList"]) for item in page)
+        assert 0 < segments_in_page <= limits.HISTORY_SEGMENTS_PER_REPLY_MAX + wide
+        found = [*page, *found]
+        until_ms = page[0]["timestamp"] - 1
+    assert [item["splits"] for item in found] == list(range(epochs))
+    assert found[-1]["segmentList"][1] == {
+        "number": 1,
+        "startTime": begin_ms + epochs // 2,
+        "keyStart": 0.001,
+        "keyEnd": 0.002,
+    }
 
 
 async def test_reader_groups(rest: httpx.AsyncClient, api: Any) -> None:
@@ -237,6 +323,8 @@ async def until(rest: httpx.AsyncClient, holds: Callable[[dict[str, float]], boo
         {"retentionPolicy": {"type": "LIMITED_SIZE_MB", "value": 2**60}},
         {"retentionPolicy": {"type": "LIMITED_DAYS", "value": -(2**40)}},
         {"retentionPolicy": {"type": "LIMITED_DAYS", "timeBasedRetention": {"days": 2**62, "hours": 2**62}}},
+        {"retentionPolicy": {"type": "LIMITED_SIZE_MB"}},
+        {"retentionPolicy": {"type": "LIMITED_DAYS", "maxValue": 7}},
         {"streamTags": ["\ud800"]},
     ],
 )

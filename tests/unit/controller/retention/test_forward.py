@@ -63,7 +63,7 @@ def test_segments_replace_each_other_in_the_smallest_groups(test_seed: int) -> N
 def test_a_long_history_in_parts_moves_a_cut_as_far(
     test_seed: int, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(limits, "RETENTION_SEGMENTS_AT_ONCE", at_once)
+    monkeypatch.setattr(limits, "EPOCH_SEGMENTS_AT_ONCE", at_once)
     chance = random.Random(test_seed)
     moved = 0
     for _ in range(200):

@@ -28,6 +28,8 @@ def mark(
 AHEAD = mark(101)
 LATE = mark(100, noted_ms=NOW_MS - TIMEOUT_MS + 1)
 TIMED_OUT = mark(100, noted_ms=NOW_MS - TIMEOUT_MS)
+FUTURE = mark(100, noted_ms=NOW_MS + TIMEOUT_MS - 1)
+FAR_FUTURE = mark(100, noted_ms=NOW_MS + TIMEOUT_MS)
 REMOVED = mark(100, alive=False)
 REMOVED_AHEAD = mark(110, alive=False, noted_ms=0)
 
@@ -40,6 +42,8 @@ REMOVED_AHEAD = mark(110, alive=False, noted_ms=0)
         ({"a": AHEAD, "b": mark(102)}, "", (AHEAD, mark(102))),
         ({"a": AHEAD, "b": LATE}, "", ()),
         ({"a": AHEAD, "b": TIMED_OUT}, "b", (AHEAD,)),
+        ({"a": AHEAD, "b": FUTURE}, "", ()),
+        ({"a": AHEAD, "b": FAR_FUTURE}, "b", (AHEAD,)),
         ({"a": AHEAD, "b": REMOVED}, "b", (AHEAD,)),
         ({"a": AHEAD, "b": REMOVED_AHEAD}, "", (AHEAD, REMOVED_AHEAD)),
         ({"a": LATE, "b": TIMED_OUT}, "b", ()),
@@ -58,6 +62,11 @@ def test_without_a_watermark_every_writer_counts() -> None:
 
 def test_without_a_timeout_a_writer_that_does_not_advance_no_longer_counts() -> None:
     assert decide({"a": mark(100), "b": AHEAD}, LAST, 0, NOW_MS) == Decision(frozenset("a"), (AHEAD,))
+
+
+def test_without_a_timeout_a_writer_whose_time_was_noted_by_a_clock_ahead_no_longer_counts() -> None:
+    ahead = mark(100, noted_ms=NOW_MS + 3_600_000)
+    assert decide({"a": ahead, "b": AHEAD}, LAST, 0, NOW_MS) == Decision(frozenset("a"), (AHEAD,))
 
 
 def test_bounds_are_the_least_and_the_greatest_time() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.interception import Intercepted
 from tailrace.common.errors import ConnectionLostError, TailraceError
 from tailrace.common.names import segment_epoch, segment_number
 from tailrace.common.ranges import KeyRange, covers_exactly
@@ -18,6 +19,47 @@ from tailrace.rpc import controller_pb2 as pb
 S = "scope/stream/"
 ROUNDS = 6
 LEASE_MS = 100
+
+
+class HeldTables:
+    """The third table that is created waits until ``let_go`` is set."""
+
+    def __init__(self) -> None:
+        self.waits, self.let_go = asyncio.Event(), asyncio.Event()
+        self._count = 0
+
+    def wrap(self, target: Any) -> Any:
+        """The store with that container."""
+        return Intercepted(target, self._around)
+
+    async def _around(self, name: str, arguments: tuple[Any, ...], call: Any) -> Any:
+        if name == "create_table" and "_kvtable" in arguments[0]:
+            self._count += 1
+            if self._count > 2:
+                self.waits.set()
+                await self.let_go.wait()
+        return await call()
+
+
+@pytest.mark.parametrize("and_scope", [False, True], ids=["the table", "also its scope"])
+async def test_a_table_that_is_deleted_while_it_is_created_leaves_nothing(
+    world: Any, make_api: Any, and_scope: bool
+) -> None:
+    held = HeldTables()
+    one, other = make_api(await world.start(held)), make_api(await world.start(seed=2))
+    await one.call("createScope", pb.ScopeInfo(scope="scope"))
+    config = pb.KeyValueTableConfig(scope="scope", kvtName="table", partitionCount=8, primaryKeyLength=4)
+    creating = asyncio.create_task(one.call("createKeyValueTable", config))
+    await held.waits.wait()
+    await other.call("deleteKeyValueTable", pb.KeyValueTableInfo(scope="scope", kvtName="table"))
+    if and_scope:
+        deleted = await other.call("deleteScope", pb.ScopeInfo(scope="scope"))
+        assert deleted.status == pb.DeleteScopeStatus.SUCCESS
+    held.let_go.set()
+    await asyncio.gather(creating, return_exceptions=True)
+    async with asyncio.timeout(120):
+        while world.segments.names("scope/table_kvtable"):  # noqa: ASYNC110 - the stores are plain data
+            await asyncio.sleep(0.01)
 
 
 class Flaky:

@@ -19,7 +19,9 @@ from tailrace.common.errors import (
 from tailrace.controller.calls import convert
 from tailrace.controller.managers import groups
 from tailrace.controller.managers.subscribers import subscribe, subscriber, unsubscribe
+from tailrace.controller.metadata.epochs import Cut
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE, SCOPES_TABLE
+from tailrace.controller.metadata.records import StreamRecord
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 
@@ -59,6 +61,11 @@ async def subscribers(api: Any, stream: str = "stream") -> list[str]:
 
 async def still_current() -> None:
     """The step that subscribes is not late."""
+
+
+async def as_published(root: StreamRecord, published: Cut) -> Cut:
+    """The group was not reset."""
+    return published
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -249,8 +256,8 @@ async def test_a_late_step_of_an_older_generation_changes_no_subscription(api: A
     controller = await world.start()
     context = controller._driver._context
     key = StreamKey("scope", "stream")
-    await subscribe(context, key, "scope/group", GROUP_ID, 2, still_current)
-    await subscribe(context, key, "scope/group", GROUP_ID, 1, still_current)
+    await subscribe(context, key, "scope/group", GROUP_ID, 2, still_current, as_published)
+    await subscribe(context, key, "scope/group", GROUP_ID, 1, still_current, as_published)
     found = await subscriber(context, key, "scope/group")
     assert found is not None
     assert found.generation == 2

@@ -186,12 +186,12 @@ async def test_a_truncation_ends(api: Any, bench: Bench, world: Any) -> None:
     assert set(world.segments.names("scope/stream/")) == epoch_names(1)
 
 
-@pytest.mark.parametrize("epochs_per_read", [1, limits.EPOCHS_PER_READ_MAX])
+@pytest.mark.parametrize("epochs_per_read", [1, limits.RECORDS_PER_READ_MAX])
 async def test_a_deletion_ends(
     api: Any, bench: Bench, world: Any, monkeypatch: pytest.MonkeyPatch, epochs_per_read: int
 ) -> None:
     await make_history(api)
-    monkeypatch.setattr(limits, "EPOCHS_PER_READ_MAX", epochs_per_read)
+    monkeypatch.setattr(limits, "RECORDS_PER_READ_MAX", epochs_per_read)
     await make_deleting(api, bench)
     taken = bench.steps()
     await taken.all()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from typing import Any
 
 import pytest
 
+from tailrace.common import limits
 from tailrace.common.names import segment_epoch, segment_id, segment_number
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
@@ -228,3 +230,36 @@ async def test_any_mix_reads_the_same_for_every_key(case: int, api: Any, world: 
     seen = [await read_at(api, world, point) for point in (0.05, 0.2, 0.4, 0.55, 0.7, 0.95)]
     assert sorted(seen[0]) == sorted(label for label, (_, commits) in ended.items() if commits)
     assert all(order == seen[0] for order in seen)
+
+
+async def test_a_pass_that_rolls_over_checks_a_bounded_number_of_segments(
+    world: Any, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many transactions of many segments wait: each pass takes a part of them, which share its two epochs."""
+    segments, transactions, most = 10, 6, 30
+    monkeypatch.setattr(limits, "TRANSACTION_ROLLING_MERGES_MAX", most, raising=False)
+    await api.setup(segments)
+    begun = [await api.begin() for _ in range(transactions)]
+    for number, txn in enumerate(begun):
+        write(world, txn, b"%d" % number)
+    await api.scaled(await api.current(), [(each / segments, (each + 1) / segments) for each in range(segments)])
+    context = api.controller.services.core.context
+    asked, infos = [], context.segments.infos
+    opened = asyncio.Event()
+
+    async def counted(names: Any) -> Any:
+        await opened.wait()
+        asked.append(len(names))
+        return await infos(names)
+
+    monkeypatch.setattr(context.segments, "infos", counted)
+    for txn in begun:
+        assert await api.commit(txn.txnId) == pb.TxnStatus.SUCCESS
+    before = (await root_of(api)).active_epoch
+    opened.set()
+    for txn in begun:
+        await api.until_state(txn.txnId, pb.TxnState.COMMITTED)
+    assert sum(asked) == segments * transactions
+    assert max(asked) <= most
+    assert (await root_of(api)).active_epoch == before + 2 * math.ceil(segments * transactions / most)
+    assert await read_at(api, world, 0.5) == [b"%d" % number for number in range(transactions)]

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from harness.interception import Call, Intercepted
 from tailrace.common import call_deadline
-from tailrace.common.errors import NoSuchStreamError, UnavailableError
+from tailrace.common.errors import DeadlineError, NoSuchStreamError, UnavailableError
+from tailrace.controller.workflows.entities import READER_GROUP, Entity
 from tailrace.rpc import controller_pb2 as pb
 
 GENEROUS_S = 30.0
@@ -110,9 +112,7 @@ async def test_a_stream_whose_segment_cannot_be_made(
     await wait_until(exists)
 
 
-async def test_workflows_do_not_end_with_the_call_that_began_them(
-    make_api: Any, controller: Any, away: Away
-) -> None:
+async def test_workflows_do_not_end_with_the_call_that_began_them(make_api: Any, controller: Any, away: Away) -> None:
     api = make_api(controller)
     await api.setup(1)
     await api.call("createReaderGroup", group("scope", "group", ["stream"]))
@@ -124,3 +124,43 @@ async def test_workflows_do_not_end_with_the_call_that_began_them(
     away.deadlines.clear()
     await api.begin()
     assert [deadline < math.inf for name, deadline in away.deadlines if "#transaction" in name] == [True]
+
+
+async def test_the_wait_for_another_workflow_does_not_count(
+    make_api: Any, world: Any, monkeypatch: pytest.MonkeyPatch, wait_until: Any
+) -> None:
+    """A call that has waited for longer than its requests may take has all their time for what follows."""
+    loop, opened = asyncio.get_running_loop(), asyncio.Event()
+    holding, skipped_s, real_time = asyncio.Event(), 0.0, loop.time
+
+    async def timely(name: str, arguments: tuple[Any, ...], call: Call) -> Any:
+        if call_deadline.deadline_s() <= loop.time():
+            raise DeadlineError(f"{name}: no reply within 0 s")
+        return await call()
+
+    async def held(name: str, arguments: tuple[Any, ...], call: Call) -> Any:
+        if name == "create_segment" and "_RGgroup" in arguments[0]:
+            holding.set()
+            await opened.wait()
+        return await call()
+
+    world.metadata, world.segments = Intercepted(world.metadata, timely), Intercepted(world.segments, held)
+    controller = await world.start(blocking_deadline_s=3600.0)
+    api = make_api(controller)
+    await api.setup(1)
+    both = []
+    for _ in range(2):
+        request = group("scope", "group", ["stream"])
+        both.append(asyncio.create_task(api.call("createReaderGroup", request)))
+        await asyncio.wait_for(holding.wait(), GENEROUS_S)
+    entity = Entity(READER_GROUP, "scope", "group")
+
+    async def both_wait() -> bool:
+        return len(controller.services.core.groups._entities._callers.get(entity, ())) == 2
+
+    await wait_until(both_wait)
+    monkeypatch.setattr(loop, "time", lambda: real_time() + skipped_s)
+    skipped_s = 2 * controller.services.core.context.config.requests_deadline_s
+    opened.set()
+    answers = await asyncio.gather(*both)
+    assert [answer.status for answer in answers] == [pb.CreateReaderGroupResponse.SUCCESS] * 2
