@@ -17,6 +17,7 @@ from tailrace.client.tables import KeyValueTable
 from tailrace.client.writer.event_writer import EventWriter
 from tailrace.client.writer.transactions import TransactionalWriter
 from tailrace.common import limits
+from tailrace.common.errors import BadRequestError
 
 if TYPE_CHECKING:
     from tailrace.client.config import Authorization, ClientConfig, TlsOptions
@@ -98,7 +99,14 @@ class Client:
     async def slices(
         self, stream: str | StreamName, start: StreamCut | None = None, end: StreamCut | None = None
     ) -> list[SegmentSlice]:
-        """Return the segment slices between two cuts (None: the head, the present tail), for `read_slice`."""
+        """Return the segment slices between two cuts (None: the head, the present tail), for `read_slice`.
+
+        Raises:
+            NoSuchStreamError. BadRequestError: a cut is one of another stream.
+        """
+        for cut in (start, end):
+            if cut is not None and cut.scoped_name != str(name_of(stream)):
+                raise BadRequestError(f"a cut of {cut.scoped_name} is no position in {name_of(stream)}")
         first, last = (cut.positions if cut else None for cut in (start, end))
         return await slices_between(self.context, name_of(stream), first, last)
 

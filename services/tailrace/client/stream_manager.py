@@ -84,7 +84,7 @@ class StreamManager:
         return await self._controller.create_stream(stream, config or StreamConfig())
 
     async def update_stream(self, stream: str | StreamName, config: StreamConfig) -> None:
-        """Replace the configuration. A policy that needs more segments scales the stream."""
+        """Replace the configuration. A policy that asks for other segments than there are scales the stream."""
         stream = name_of(stream)
         await self._controller.update_stream(stream, config)
 

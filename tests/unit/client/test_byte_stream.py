@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.client.async_client import Client
 from tailrace.client.byte_stream import ByteStreamReader, ByteStreamWriter
 from tailrace.client.context import ClientContext
 from tailrace.client.model import StreamName
@@ -84,6 +85,13 @@ async def test_byte_streams_have_one_segment(controller: Any, context: ClientCon
     controller.begin((0, 0.0, 0.5), (1, 0.5, 1.0))
     with pytest.raises(BadRequestError, match="2 segments"):
         await ByteStreamReader(context, STREAM).start()
+
+
+async def test_slices_from_a_cut_of_another_stream_are_refused() -> None:
+    async with Client("tcp://127.0.0.1:1") as client:
+        for cuts in ({"start": StreamCut("scope", "other", {0: 5})}, {"end": StreamCut("scope", "other", {0: 5})}):
+            with pytest.raises(BadRequestError, match="scope/other"):
+                await client.slices("scope/stream", **cuts)
 
 
 async def test_slices_between_cuts(store: Any, controller: Any, context: ClientContext) -> None:

@@ -6,6 +6,7 @@ See docs/protocol/wire.md#frames, docs/protocol/wire.md#handshake.
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -29,6 +30,7 @@ _SEPARATE_WRITE_MIN_BYTES: Final = 32 * limits.KIB
 _FLOW_SHIFT: Final = 32
 _DATA_APPENDED: Final = struct.Struct(">16sqqqq")
 _FRAMES_PER_SCAN: Final = 256
+_RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 _APPEND_HEAD: Final = struct.Struct(">ii16sii")
 _APPEND_TAIL: Final = struct.Struct(">iqq")
 _APPEND_FIXED_BYTES: Final = _APPEND_HEAD.size - 8 + _APPEND_TAIL.size
@@ -353,11 +355,22 @@ class Connection(asyncio.BufferedProtocol):
         """Send keep-alives on an idle connection, and close one whose peer does not answer them."""
         silent_s = self._loop.time() - self._heard_at_s
         if silent_s >= limits.CLIENT_SILENCE_MAX_S:
+            self._reset_at_close()
             self._lose(ConnectionLostError(f"segment store {self.endpoint} sent nothing for {silent_s:.0f} s"))
             return
         if silent_s >= limits.CLIENT_KEEP_ALIVE_S / 2 and self._transport is not None:
             self._transport.write(encode(c.KeepAlive()))
         self._timer = self._loop.call_later(limits.CLIENT_KEEP_ALIVE_S, self._tick)
+
+    def _reset_at_close(self) -> None:
+        """Let the end of the connection be a reset, which overtakes unsent bytes.
+
+        A server that does not read, as none of its containers has room, notices a reset at once, but a common end only
+        behind all bytes. These are sent again on the next connection.
+        """
+        if self._transport is not None and not self._transport.is_closing():
+            own = self._transport.get_extra_info("socket")
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
 
     async def handshake(self) -> None:
         """Wait for the peer's Hello and check the versions.

@@ -8,6 +8,7 @@ finds its effect, the operation succeeds.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -54,7 +55,7 @@ R = TypeVar("R", bound=c.Command)
 Locate = Callable[[str], Awaitable[Endpoint]]
 
 _SETTLED_S = 1.0
-"""A read that lasted longer than this had reached its server: its retry deadline starts again."""
+"""A read that waited for longer than this after it was sent had reached its server: its retry deadline starts again."""
 
 
 class SegmentClient:
@@ -107,11 +108,20 @@ class SegmentClient:
         return error
 
     async def _once(
-        self, segment: str, command: c.Command, reply: type[R], *, lane: str, deadline_s: float | None
+        self,
+        segment: str,
+        command: c.Command,
+        reply: type[R],
+        *,
+        lane: str,
+        deadline_s: float | None,
+        sending: Callable[[], None] | None = None,
     ) -> R:
         endpoint = await self._locate(segment)
         try:
             connection = await self.pool.get(endpoint, lane)
+            if sending is not None:
+                sending()
             answer = await connection.request(command, deadline_s)
         except (ConnectionLostError, DeadlineError):
             self.forget(segment)
@@ -272,18 +282,24 @@ class SegmentClient:
     async def _read(self, name: str, offset: int, max_length: int) -> SegmentReadResult:
         loop = asyncio.get_running_loop()
         attempts = Attempts(self._entropy, self._deadline_s)
+        sent_at_s = math.inf
+
+        def sending() -> None:
+            nonlocal sent_at_s
+            sent_at_s = loop.time()
+
         while True:
-            begun_at_s = loop.time()
+            sent_at_s = math.inf  # the time of looking for its server and connecting to it does not count
             try:
                 command = c.ReadSegment(name, offset, max_length, await self.token(name))
-                reply = await self._once(name, command, c.SegmentRead, lane="read", deadline_s=None)
+                reply = await self._once(name, command, c.SegmentRead, lane="read", deadline_s=None, sending=sending)
                 if not reply.data and not reply.end_of_segment:
                     raise ContainerStoppedError(
                         f"the container of {name} is stopping"
                     )  # a stopping container ends waiting reads with this reply (docs/protocol/wire.md#failure-replies)
                 return SegmentReadResult(cast("bytes", reply.data), reply.at_tail, reply.end_of_segment)
             except UnavailableError as error:
-                if loop.time() - begun_at_s > _SETTLED_S:
+                if loop.time() - sent_at_s > _SETTLED_S:
                     attempts = Attempts(self._entropy, self._deadline_s)
                 await attempts.pause(error)
 

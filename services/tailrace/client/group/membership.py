@@ -14,6 +14,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+import structlog
+
 from tailrace.client.group.liveness import HeartbeatWriter, Watch
 from tailrace.client.group.publisher import Publisher
 from tailrace.client.group.reader_group import UNLIMITED_OFFSET, initial_record
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from tailrace.client.group.synchronizer import GroupSynchronizer
     from tailrace.common.ranges import KeyRange
 
+
+_LOG = structlog.get_logger(__name__)
 
 Positions = Callable[[], dict[str, int]]
 
@@ -109,7 +113,10 @@ class GroupMember:
     # -- joining and leaving ------------------------------------------------------------------------------------
 
     async def join(self, first_acquire_s: float = 0.0) -> None:
-        """Join the group. Raises AlreadyExistsError when a reader of that name is online."""
+        """Join the group; first wait for the end of a silent reader of that name, as `_outlast_a_namesake` does.
+
+        Raises AlreadyExistsError when a reader of that name is online.
+        """
 
         def add(state: GroupState) -> list[r.Update]:
             if state.is_online(self.reader):
@@ -117,10 +124,34 @@ class GroupMember:
             return [r.AddReader(self.reader), *([self._heart.beat(0)] if self._heart is not None else [])]
 
         await self._synchronizer.fetch()
+        await self._outlast_a_namesake()
         await self._synchronizer.update(add)
         self._timers = Timers(self._now_s(), first_acquire_s)
         if self._heart is not None:
             self._heart.start(self._write_heartbeat)
+
+    async def _outlast_a_namesake(self) -> None:
+        """Declare a reader of this name offline that promised heartbeats and is silent for the time that it announced.
+
+        Return at its next heartbeat: then it lives. This is for the only reader of a group, which no other one declares
+        dead when it crashed.
+        """
+        last = self.state.heartbeats.get(self.reader)
+        if self._watch is None or last is None:
+            return
+        announced_s = min(limits.READER_DEAD_AFTER_MAX_S, last.dead_after_ms / 1000)
+        dead_after_s = max(limits.READER_DEAD_AFTER_MIN_S, announced_s)
+        pause_s = min(limits.READER_GROUP_POLL_S, dead_after_s / limits.READER_HEARTBEATS_PER_DEAD_AFTER)
+        ends_at_s = self._now_s() + limits.READER_NAMESAKE_WATCHES_MAX * dead_after_s
+        watch = Watch(dead_after_s)
+        group = f"{self._scope}/{self._group}"
+        _LOG.info("reader_of_this_name_watched", reader=self.reader, group=group, dead_after_s=dead_after_s)
+        while self.state.heartbeats.get(self.reader) == last and self._now_s() < ends_at_s:
+            if self.reader in watch.look(self.state, self._now_s()):
+                await self._synchronizer.update(_removal(self.reader, last))
+                return
+            await asyncio.sleep(pause_s)
+            await self._synchronizer.fetch()
 
     async def _write_heartbeat(self) -> None:
         assert self._heart is not None
@@ -177,7 +208,7 @@ class GroupMember:
             return
         stored = await self._context.controller.reader_group_config(self._scope, self._group)
         if stored.generation > self.state.config.generation:
-            initial = await initial_record(self._context, stored)
+            initial = await initial_record(self._context, stored, without_deleted=True)
             await self._synchronizer.update(
                 lambda state: [initial] if stored.generation > state.config.generation else []
             )

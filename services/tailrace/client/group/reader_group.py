@@ -29,6 +29,7 @@ from tailrace.common.errors import (
     DeadlineError,
     IllegalStateError,
     NoSuchReaderGroupError,
+    NoSuchStreamError,
     NotFoundError,
     OverloadedError,
     TailraceError,
@@ -36,6 +37,7 @@ from tailrace.common.errors import (
 )
 from tailrace.common.ports import new_uuid
 from tailrace.common.stream_policies import StreamDataRetention
+from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
@@ -160,15 +162,21 @@ class ReaderGroupManager:
         return [stream.stream.removeprefix(prefix) async for stream in streams if stream.stream.startswith(prefix)]
 
 
-async def initial_record(context: ClientContext, config: ReaderGroupConfig) -> r.Init:
+async def initial_record(context: ClientContext, config: ReaderGroupConfig, *, without_deleted: bool = False) -> r.Init:
     """Return the first state of a group: each stream's segments at its start cut or head.
 
-    See docs/protocol/reader-group-state.md#creating-and-resetting-groups.
+    `without_deleted` leaves out streams that do not exist. See
+    docs/protocol/reader-group-state.md#creating-and-resetting-groups. Raises NotFoundError.
     """
     starting: dict[tuple[str, KeyRange | None], int] = {}
     for scoped, cut in config.starting.items():
         stream = StreamName.parse(scoped)
-        positions = cut.positions if cut else await context.controller.head_segments(stream)
+        try:
+            positions = cut.positions if cut else await context.controller.head_segments(stream)
+        except NotFoundError:
+            if not without_deleted:
+                raise
+            continue
         for identifier, offset in positions.items():
             starting[stream.segment(identifier), None] = offset
     ends: dict[str, int] = {}
@@ -180,13 +188,15 @@ async def initial_record(context: ClientContext, config: ReaderGroupConfig) -> r
 
 
 class ReaderGroup:
-    """A handle to watch and control a reader group. Not for concurrent use."""
+    """A handle to watch and control a reader group. Several tasks may use it at the same time."""
 
     def __init__(self, context: ClientContext, scope: str, group: str, synchronizer: GroupSynchronizer) -> None:
         self.scope = scope
         self.group = group
         self._context = context
         self._synchronizer = synchronizer
+        self._silent: str | None = None
+        """The last silent checkpoint of this handle that was not seen complete."""
 
     async def state(self) -> GroupState:
         """Fetch and return the present state, which is read-only."""
@@ -245,16 +255,26 @@ class ReaderGroup:
         """Return a consistent cut of the events returned to readers, without a checkpoint event.
 
         Raises:
-            DeadlineError: a reader did not answer in time.
+            DeadlineError: a reader did not answer in time. The next call waits for the same cut: the other readers have
+            answered with their positions of then.
         """
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + deadline_s
         while True:
-            name = base64.b64encode(self._context.entropy.token(32)).decode() + r.SILENT_MARK
-            await self._synchronizer.update_unconditionally([r.CreateCheckpoint(name)])
+            name = await self._silent_checkpoint()
             cuts = await self._await_checkpoint(name, ends_at_s - loop.time())
+            if self._silent == name:
+                self._silent = None
             if cuts is not None:
                 return cuts
+
+    async def _silent_checkpoint(self) -> str:
+        """Return the silent checkpoint that a reader has yet to answer, else a new one: they hold up automatic ones."""
+        due = self._silent
+        if due is None or (await self.state()).is_complete(due):
+            self._silent = due = base64.b64encode(self._context.entropy.token(32)).decode() + r.SILENT_MARK
+            await self._synchronizer.update_unconditionally([r.CreateCheckpoint(due)])
+        return due
 
     async def _await_checkpoint(self, name: str, deadline_s: float) -> dict[str, StreamCut] | None:
         """Return the positions of a complete checkpoint; None when it was cancelled or removed before it was complete.
@@ -288,9 +308,17 @@ class ReaderGroup:
             await asyncio.sleep(min(backoff.next_delay_s(), max(0.0, ends_at_s - loop.time())))
 
     async def cancel_outstanding_checkpoints(self) -> None:
-        """Cancel checkpoints that are not complete. Clients before 0.13 cannot read this record."""
+        """Cancel checkpoints that are not complete, and the cut that `stream_cuts` of this handle waits or waited for.
+
+        Clients before 0.13 cannot read this record.
+        """
+        passing = str(new_uuid(self._context.entropy))
 
         def cancel(state: GroupState) -> list[r.Update]:
+            if self._silent is not None and not state.is_complete(self._silent):
+                # The record does not cancel silent ones, so one that is cancelled in the same batch clears it.
+                first = r.CreateCheckpoint(passing)
+                return [first, r.ClearCheckpointsBefore(passing), r.RemoveOutstandingCheckpoints()]
             return [r.RemoveOutstandingCheckpoints()] if state.outstanding_checkpoints() else []
 
         await self._synchronizer.fetch()
@@ -314,21 +342,40 @@ class ReaderGroup:
     async def reset(self, config: ReaderGroupConfig | None = None) -> None:
         """Reset the group to `config`, or to its last checkpoint. Readers must be created again.
 
+        Without `config` the group leaves streams that were deleted.
+
         Raises:
-            NoSuchReaderGroupError. WriteConflictError: too many concurrent resets.
+            NoSuchReaderGroupError. NotFoundError: a stream that the group is to read from its head does not exist, or,
+            without `config`, all of its streams are deleted; nothing has changed. WriteConflictError: too many
+            concurrent resets.
         """
         for _ in range(limits.READER_GROUP_RESETS_MAX):
             state = await self.state()
-            tried = state.config.generation
+            current = state.config  # another task that uses this handle may change the state meanwhile
             try:
-                await self._reset_once(state, config or await _from_last_checkpoint(self._context, state))
+                await self._reset_once(current, config or await _from_last_checkpoint(self._context, state))
                 return
-            except WriteConflictError as error:
-                await self._catch_up(tried, error)
+            except WriteConflictError:
+                if await self.finish_reset() == current.generation:
+                    raise  # no other reset explains the refusal
         raise WriteConflictError(f"reader group {self.scope}/{self.group} was reset by other clients too often; retry")
 
-    async def _reset_once(self, state: GroupState, wanted: ReaderGroupConfig) -> None:
-        current = state.config
+    async def finish_reset(self) -> int:
+        """Write the controller's configuration to the state if that is older: another client left its reset.
+
+        Return the generation of the state. Raises NoSuchReaderGroupError.
+        """
+        stored = await self._context.controller.reader_group_config(self.scope, self.group)
+        state = await self.state()
+        if stored.generation <= state.config.generation:
+            return state.config.generation
+        initial = await initial_record(self._context, stored, without_deleted=True)
+        await self._synchronizer.update(
+            lambda latest: [initial] if latest.config.generation < stored.generation else []
+        )
+        return stored.generation
+
+    async def _reset_once(self, current: ReaderGroupConfig, wanted: ReaderGroupConfig) -> None:
         fresh = dataclasses.replace(wanted, group_id=current.group_id, generation=current.generation)
 
         def announce(latest: GroupState) -> list[r.Update]:
@@ -336,38 +383,47 @@ class ReaderGroup:
                 raise WriteConflictError("the configuration was changed by another client")
             return [r.UpdatingConfig(True)]
 
+        first = await initial_record(self._context, fresh)  # before anything changes: a stream may be missing
         await self._synchronizer.update(announce)
         generation = await self._context.controller.update_reader_group(self.scope, self.group, fresh)
-        initial = await initial_record(self._context, dataclasses.replace(fresh, generation=generation))
+        initial = dataclasses.replace(first, config=dataclasses.replace(fresh, generation=generation))
         await self._synchronizer.update(lambda latest: [initial] if latest.config.generation < generation else [])
 
-    async def _catch_up(self, tried: int, error: TailraceError) -> None:
-        """Write the controller's configuration to the state if the state is older.
 
-        Raises `error` when neither has another generation than `tried`, that of the refused reset: then no other reset
-        explains the refusal.
-        """
-        stored = await self._context.controller.reader_group_config(self.scope, self.group)
-        state = await self.state()
-        if stored.generation <= state.config.generation:
-            if state.config.generation == tried:
-                raise error
-            return  # the other client has written the state itself
-        initial = await initial_record(self._context, stored)
-        await self._synchronizer.update(
-            lambda latest: [initial] if latest.config.generation < stored.generation else []
-        )
+async def existing_streams(context: ClientContext, config: ReaderGroupConfig) -> list[StreamName]:
+    """Return the streams of a group that were not deleted. Raises NoSuchStreamError when there is none."""
+
+    async def exists(stream: StreamName) -> bool:
+        try:
+            await context.controller.current_segments(stream)
+        except NotFoundError:
+            return False
+        return True
+
+    streams = [StreamName.parse(scoped) for scoped in config.starting]
+    answers = await gather_bounded(streams, exists)
+    found = [stream for stream, there in zip(streams, answers, strict=True) if there]
+    if not found:
+        raise NoSuchStreamError(f"all streams of the group are deleted: {', '.join(sorted(config.starting))}")
+    return found
 
 
 async def _from_last_checkpoint(context: ClientContext, state: GroupState) -> ReaderGroupConfig:
-    """Return the present configuration, with the last checkpoint as start if there is one.
+    """Return the present configuration without deleted streams, with the last checkpoint as start if there is one.
 
     A stream that it lacks was finished before it, so nothing of it is read again.
     """
-    if not state.last_checkpoint and not state.end_of_data:
-        return state.config
-    starting: dict[str, StreamCut | None] = {**await complete_cuts(context, state.last_checkpoint or {})}
-    for scoped in state.config.starting:
-        if scoped not in starting:
-            starting[scoped] = state.config.ending.get(scoped) or await tail_cut(context, StreamName.parse(scoped))
-    return dataclasses.replace(state.config, starting=starting)
+    config = state.config
+    starting: dict[str, StreamCut | None] = {}
+    ending: dict[str, StreamCut | None] = {}
+    has_checkpoint = bool(state.last_checkpoint or state.end_of_data)
+    cuts = await complete_cuts(context, state.last_checkpoint or {}) if has_checkpoint else {}
+    for stream in await existing_streams(context, config):
+        scoped = str(stream)
+        if scoped in config.ending:
+            ending[scoped] = config.ending[scoped]
+        if has_checkpoint:
+            starting[scoped] = cuts.get(scoped) or config.ending.get(scoped) or await tail_cut(context, stream)
+        else:
+            starting[scoped] = config.starting[scoped]
+    return dataclasses.replace(config, starting=starting, ending=ending)

@@ -6,8 +6,9 @@ on the latest revision; after a conflict they are computed again from the newer 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tailrace.client.group.state import records as r
@@ -35,7 +36,7 @@ Watcher = Callable[[GroupState], None]
 
 
 class GroupSynchronizer:
-    """Follow and change the state of one group. Not for concurrent use.
+    """Follow and change the state of one group. Concurrent calls take turns: two fetches would apply a record twice.
 
     Whatever reads or writes the state raises NoSuchReaderGroupError once the group was deleted.
     """
@@ -48,6 +49,7 @@ class GroupSynchronizer:
         self._revision = -1
         self._mark: int | None = None
         self._watchers: list[Watcher] = []
+        self._turn = asyncio.Lock()
 
     @classmethod
     async def open(cls, context: ClientContext, scope: str, group: str) -> GroupSynchronizer:
@@ -91,6 +93,24 @@ class GroupSynchronizer:
         except NotFoundError as error:
             raise NoSuchReaderGroupError(f"reader group {self.name} does not exist") from error
 
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """Wait until no other call uses the state, and keep others out; errors name the group.
+
+        Raises UnavailableError when the others take too long, as during an outage.
+        """
+        try:
+            async with asyncio.timeout(limits.READER_GROUP_TURN_S):
+                await self._turn.acquire()
+        except TimeoutError:
+            waited = f"another call has used it for {limits.READER_GROUP_TURN_S:g} s"
+            raise UnavailableError(f"the state of reader group {self.name} is in use: {waited}") from None
+        try:
+            with self._naming_the_group():
+                yield
+        finally:
+            self._turn.release()
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     async def fetch(self) -> None:
@@ -100,8 +120,9 @@ class GroupSynchronizer:
             NoSuchReaderGroupError: the group was deleted.
             CorruptionError, FormatVersionError: a record cannot be read.
             IllegalStateError: a record contradicts the state; the group is unusable.
+            UnavailableError: another call has used the state for READER_GROUP_TURN_S.
         """
-        with self._naming_the_group():
+        async with self._alone():
             await self._fetch()
 
     async def _fetch(self) -> None:
@@ -158,10 +179,10 @@ class GroupSynchronizer:
 
     async def initialize(self, initial: r.Init) -> bool:
         """Write the first state; return False when one exists."""
-        with self._naming_the_group():
+        async with self._alone():
             start = await self._stream.oldest()
             revision = await self._stream.write_conditionally(start, encode_initial(initial))
-        await self.fetch()
+            await self._fetch()
         return revision is not None
 
     async def update(self, generate: Generator) -> list[r.Update]:
@@ -170,20 +191,24 @@ class GroupSynchronizer:
         After a conflict `generate` is called again.
 
         Raises:
-            OverloadedError: READER_GROUP_CONFLICTS_MAX conflicts in a row. NoSuchReaderGroupError.
+            OverloadedError: READER_GROUP_CONFLICTS_MAX conflicts in a row. NoSuchReaderGroupError. UnavailableError, as
+            `fetch`.
         """
+        async with self._alone():
+            return await self._update(generate)
+
+    async def _update(self, generate: Generator) -> list[r.Update]:
         for _ in range(limits.READER_GROUP_CONFLICTS_MAX):
             updates = list(generate(self.state))
             if not updates:
                 return []
             self._rehearse(updates)
-            with self._naming_the_group():
-                revision = await self._stream.write_conditionally(self._revision, encode_batch(updates))
+            revision = await self._stream.write_conditionally(self._revision, encode_batch(updates))
             if revision is not None:
                 self._apply(False, updates)
                 self._revision = revision
                 return updates
-            await self.fetch()
+            await self._fetch()
         raise OverloadedError(f"the state of reader group {self.name} changed too often during a write; retry")
 
     def _rehearse(self, updates: Sequence[r.Update]) -> None:
@@ -215,7 +240,7 @@ class GroupSynchronizer:
 
         Returns False when another client wrote first.
         """
-        with self._naming_the_group():
+        async with self._alone():
             return await self._compact()
 
     async def _compact(self) -> bool:

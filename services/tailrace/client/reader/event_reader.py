@@ -17,6 +17,7 @@ from tailrace.client.model import name_of
 from tailrace.client.reader.segment_input import SegmentInput
 from tailrace.client.reader.time_windows import TimeWindows
 from tailrace.client.reader.truncations import Truncations
+from tailrace.client.retry import without_traceback
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits, names
 from tailrace.common.errors import (
@@ -95,6 +96,9 @@ class EventReader:
     async def start(self, *, first_acquire_s: float = 0.0) -> Self:
         """Join the group. After a cancelled or unanswered call, `close` removes the reader if it joined.
 
+        A reader of that name that wrote heartbeats is watched first, for the `dead_after_s` that it had: if it is
+        silent, it is declared offline. Without `dead_after_s` this reader watches none.
+
         Raises NoSuchReaderGroupError; AlreadyExistsError when a reader of that name is online; UnavailableError.
         """
         synchronizer = await GroupSynchronizer.open(self._context, self._scope, self._group)
@@ -126,6 +130,7 @@ class EventReader:
         Raises:
             ReinitializationRequiredError: the group was reset, or the reader was declared offline.
             StreamTruncatedError: events were truncated before they were read; the next calls read after the gap.
+            DataError: a segment cannot be read. Later calls raise it again when other segments have no events in time.
         """
         if not 1 <= max_events <= limits.READER_EVENTS_PER_READ_MAX:
             raise BadRequestError(f"max_events is {max_events}, allowed are 1 to {limits.READER_EVENTS_PER_READ_MAX}")
@@ -143,6 +148,7 @@ class EventReader:
             if self._last_given is not None:
                 return self._last_given
             if loop.time() >= ends_at_s:
+                self._raise_again()
                 return None
             await self._wait(min(ends_at_s, self._joined().next_look_s()))
 
@@ -233,14 +239,20 @@ class EventReader:
     def _take(self, max_events: int) -> EventBatch | None:
         """Return events of the next segment that has some, round robin."""
         for segment, source in list(self._inputs.items()):
-            if source.ready:
+            if source.ready and source.failure is None:
                 offset = source.offset
+                self._inputs[segment] = self._inputs.pop(segment)  # also one that cannot be read: the others go on
                 events = source.take(max_events)
-                self._inputs[segment] = self._inputs.pop(segment)
                 if events:
                     self._joined().note_event(segment)
                     return EventBatch(segment, offset, events)
         return None
+
+    def _raise_again(self) -> None:
+        """Raise the error of a segment that cannot be read; the others have no events."""
+        for source in self._inputs.values():
+            if source.failure is not None:
+                raise without_traceback(source.failure)
 
     async def _wait(self, until_s: float) -> None:
         timeout_s = until_s - asyncio.get_running_loop().time()

@@ -32,7 +32,7 @@ class SegmentInput:
     """Events of a segment from an offset on, with one read in flight.
 
     ``offset`` is where the next event to return begins. ``changed`` is called when the results of `take` or `ended` may
-    change.
+    change. ``failure`` is the permanent error that `take` has raised, and will raise again.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class SegmentInput:
         self.segment = segment
         self.offset = offset
         self.end_offset = end_offset
+        self.failure: DataError | None = None
         self._context = context
         self._changed = changed
         self._events: list[bytes] = []
@@ -119,7 +120,8 @@ class SegmentInput:
     def _passed(self, error: TailraceError) -> TailraceError:
         """Return the error to raise, and prepare the next read: after a gap, or at the same offset."""
         if isinstance(error, DataError):
-            return error  # the error is permanent
+            self.failure = error
+            return error
         self._error = None
         if isinstance(error, NoSuchSegmentError):
             self._sealed_end = True

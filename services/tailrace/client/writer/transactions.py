@@ -202,7 +202,7 @@ class TransactionalWriter:
         return self._track(transaction_id, segments)
 
     async def resume(self, transaction_id: uuid.UUID) -> Transaction:
-        """Return a handle of an open transaction, to write to, commit or abort it.
+        """Return a handle of an open transaction, to write to, commit or abort it, with the lease of this writer.
 
         Raises:
             NoSuchTransactionError: the controller does not know it. IllegalStateError: it is not open.
@@ -218,6 +218,11 @@ class TransactionalWriter:
             SegmentRange(names.segment_id(names.segment_number(segment.identifier), epoch), segment.key_range)
             for segment in found
         ]
+        # What is left of its lease may be shorter than the time to the first ping of the handle.
+        status = await self._context.controller.ping_transaction(self.stream, transaction_id, self._lease_ms)
+        if status not in (PingStatus.OK, PingStatus.DISCONNECTED):
+            reason = status.name.lower()
+            raise IllegalStateError(f"transaction {transaction_id} of {self.stream} was not extended: {reason}")
         return self._track(transaction_id, segments)
 
     def _track(self, transaction_id: uuid.UUID, segments: Sequence[SegmentRange]) -> Transaction:

@@ -33,6 +33,7 @@ from tailrace.common.errors import (
     UnsupportedError,
 )
 from tailrace.wire import commands as c
+from tailrace.wire.codec import encode
 
 NAME = "s/t/0.#epoch.0"
 ATTRIBUTE = uuid.UUID(int=77)
@@ -259,6 +260,36 @@ async def test_a_silent_peer_is_given_up(store: Any, monkeypatch: pytest.MonkeyP
     store.rules.append(lambda command: [] if isinstance(command, c.KeepAlive) else None)
     with pytest.raises(ConnectionLostError, match="sent nothing for"):
         await connection.request(c.ReadSegment(NAME, 0, 10, ""), None)
+
+
+async def test_a_silent_peer_that_does_not_read_notices_that_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that has no room does not read; the bytes that it cannot take would come before a common end."""
+    monkeypatch.setattr(limits, "CLIENT_KEEP_ALIVE_S", 0.1)
+    monkeypatch.setattr(limits, "CLIENT_SILENCE_MAX_S", 1.0)
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[asyncio.Transport] = loop.create_future()
+    lost: asyncio.Future[Exception | None] = loop.create_future()
+
+    class Full(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.pause_reading()
+            transport.write(encode(c.Hello(16, 5)))
+            made.set_result(transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            lost.set_result(exc)
+
+    server = await loop.create_server(Full, "127.0.0.1", 0)
+    connection = await connect(Endpoint(*server.sockets[0].getsockname()))
+    connection.send(c.AppendBlockEnd(bytes(16), 0, bytes(8 * limits.MIB), 1, 1, 1))
+    with pytest.raises(ConnectionLostError, match="sent nothing for"):
+        await connection.request(c.ReadSegment(NAME, 0, 10, ""), None)
+    (await made).resume_reading()
+    async with asyncio.timeout(120):
+        assert isinstance(await lost, ConnectionResetError)
+    server.close()
+    await server.wait_closed()
 
 
 async def test_frames_may_arrive_in_any_pieces(store: Any, client: SegmentClient) -> None:

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from harness.localtransport import LocalTransport
 from tailrace.client.context import ClientContext
 from tailrace.client.group.reader_group import ReaderGroupManager, group_config
 from tailrace.client.model import StreamName
-from tailrace.common.errors import WriteConflictError
+from tailrace.common.errors import NotFoundError, WriteConflictError
 from tailrace.rpc import controller_pb2 as pb
 
-STREAM = StreamName("s", "t")
+STREAM, OTHER = StreamName("s", "t"), StreamName("s", "other")
 DEADLINE_S = 120.0
+
+
+@pytest.fixture
+async def context(controller: Any) -> AsyncIterator[ClientContext]:
+    """A client whose controller does not have the streams of ``controller.missing``."""
+    controller.missing = {"typo"}
+
+    async def handle(method: str, request: Any) -> Any:
+        info = getattr(request, "streamInfo", request)
+        if method in ("getSegments", "getCurrentSegments") and info.stream in controller.missing:
+            raise NotFoundError(f"stream {info.scope}/{info.stream} does not exist")
+        return await controller.handle(method, request)
+
+    context = ClientContext(LocalTransport(handle))
+    yield context
+    await context.close()
 
 
 @pytest.fixture
@@ -57,6 +76,56 @@ async def test_a_reset_begins_again_when_another_one_completes_before_it(
         await group.reset(wanted)
     config = (await group.state()).config
     assert (config.generation, config.group_refresh_ms) == (before + 2, 77)
+
+
+async def test_a_reset_to_a_stream_that_is_missing_changes_nothing(manager: ReaderGroupManager) -> None:
+    group = await manager.open("g")
+    before = (await group.state()).config
+    with pytest.raises(NotFoundError, match="s/typo"):
+        await group.reset(group_config({STREAM: None, StreamName("s", "typo"): None}))
+    state = await group.state()
+    assert (state.config, state.updating_config) == (before, False)
+    await group.reset(group_config({STREAM: None}, group_refresh_ms=77))
+    assert (await group.state()).config.group_refresh_ms == 77
+
+
+async def test_a_reset_without_a_configuration_leaves_streams_that_were_deleted(
+    controller: Any, manager: ReaderGroupManager
+) -> None:
+    group = await manager.open("g")
+    await group.reset(group_config({STREAM: None, OTHER: None}))
+    controller.missing.add(OTHER.stream)
+    await group.reset()
+    state = await group.state()
+    assert (list(state.config.starting), state.updating_config) == ([str(STREAM)], False)
+    controller.missing.add(STREAM.stream)
+    with pytest.raises(NotFoundError, match="all streams of the group are deleted"):
+        await group.reset()
+
+
+async def test_a_reset_that_another_client_left_is_finished_without_a_stream_that_was_deleted(
+    controller: Any, manager: ReaderGroupManager
+) -> None:
+    group = await manager.open("g")
+    config = (await group.state()).config
+    wanted = dataclasses.replace(group_config({STREAM: None, OTHER: None}), group_id=config.group_id, generation=0)
+    await group._context.controller.update_reader_group("s", "g", wanted)
+    controller.missing.add(OTHER.stream)
+    await group.reset(group_config({STREAM: None}, group_refresh_ms=77))
+    config = (await group.state()).config
+    assert (config.group_refresh_ms, config.generation) == (77, 2)
+
+
+async def test_a_reset_that_another_client_left_is_finished_without_another_one(manager: ReaderGroupManager) -> None:
+    group = await manager.open("g")
+    before = (await group.state()).config
+    await group.finish_reset()
+    assert (await group.state()).config == before, "there is nothing to finish"
+    wanted = dataclasses.replace(before, group_refresh_ms=77)
+    await group._context.controller.update_reader_group("s", "g", wanted)
+    await group.finish_reset()
+    state = await group.state()
+    assert (state.config.group_refresh_ms, state.config.generation, state.updating_config) == (77, 1, False)
 
 
 async def test_a_refused_reset_is_not_repeated_when_no_other_one_took_effect(

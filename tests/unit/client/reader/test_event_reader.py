@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import sys
 from collections.abc import AsyncIterator
@@ -542,6 +543,41 @@ async def test_bytes_that_are_no_events_are_corruption(store: Any, group: Reader
     reader = await readers("r")
     with pytest.raises(CorruptionError, match=STREAM.segment(0)):
         await fails(reader)
+
+
+async def test_a_segment_that_cannot_be_read_does_not_hold_up_the_others(
+    store: Any, controller: Any, context: ClientContext
+) -> None:
+    controller.begin((0, 0.0, 0.5), (1, 0.5, 1.0))
+    await ReaderGroupManager(context, "s").create("g", group_config({STREAM: None}, automatic_checkpoint_ms=-1))
+    store.segments[STREAM.segment(0)].data += b"garbage here"
+    fill(store, 1, b"a")
+    async with EventReader(context, "s", "g", "r") as reader, asyncio.timeout(DEADLINE_S):
+        found: list[bytes] = []
+        while not found:
+            with contextlib.suppress(CorruptionError):
+                found = [each.event for each in await reader.read_events(10, 10)]
+    assert found == [b"a"]
+
+
+async def test_a_read_call_waits_for_other_segments_than_one_that_cannot_be_read(
+    store: Any, controller: Any, context: ClientContext
+) -> None:
+    """An application that reads on after the error would otherwise get nothing else, and let no other task run."""
+    controller.begin((0, 0.0, 0.5), (1, 0.5, 1.0))
+    await ReaderGroupManager(context, "s").create("g", group_config({STREAM: None}, automatic_checkpoint_ms=-1))
+    store.segments[STREAM.segment(0)].data += b"garbage here"
+    async with EventReader(context, "s", "g", "r") as reader:
+        with pytest.raises(CorruptionError, match=STREAM.segment(0)):
+            await fails(reader)
+        reading = asyncio.create_task(reader.read_events(1, int(DEADLINE_S * 1000)))
+        await asyncio.sleep(0)
+        async with store.grown:
+            fill(store, 1, b"a")
+            store.grown.notify_all()
+        assert [each.event for each in await reading] == [b"a"]
+        with pytest.raises(CorruptionError, match=STREAM.segment(0)):
+            await reader.read_events(1, 10)
 
 
 async def test_a_reset_starts_again_and_ends_old_readers(store: Any, group: ReaderGroup, readers: Any) -> None:

@@ -135,11 +135,18 @@ async def test_an_open_transaction_is_resumed(
     store: Any, controller: Any, writer: TransactionalWriter, split: Split
 ) -> None:
     first = await writer.begin()
+    first.stop_pinging()
+    pings = methods(controller).count("pingTransaction")
     resumed = await writer.resume(first.transaction_id)
+    assert methods(controller).count("pingTransaction") > pings, "its lease may end before the first ping of the handle"
     await resumed.write_event(b"x", "key")
     assert split(store.segments[segment_of(1)].data) == [b"x"]
     controller.transaction_state = pb.TxnState.ABORTED
     with pytest.raises(IllegalStateError, match="aborted"):
+        await writer.resume(first.transaction_id)
+    controller.transaction_state = pb.TxnState.OPEN
+    controller.answers["pingTransaction"] = lambda _: pb.PingTxnStatus(status=pb.PingTxnStatus.LEASE_TOO_LARGE)
+    with pytest.raises(IllegalStateError, match="not extended: lease_too_large"):
         await writer.resume(first.transaction_id)
     controller.transaction_state = pb.TxnState.UNKNOWN
     with pytest.raises(NoSuchTransactionError):
