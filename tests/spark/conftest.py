@@ -16,7 +16,7 @@ import pytest
 from harness import daily
 from harness.server import READY_DEADLINE_S as READY_WITHIN_S
 from tailrace.cli.demo.server import Endpoints, ServerProcess
-from tailrace.client import BlockingClient
+from tailrace.client import BlockingClient, ScalingPolicy, StreamConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ SETTINGS = {
 
 DAILY = (
     ("spark/test_spark_bench.py", "spark/test_spark_memory.py", "spark/test_spark_retention.py"),
-    ("spark/test_spark_audit.py",),
+    ("spark/test_spark_audit.py", "spark/test_spark_compaction.py", "spark/test_spark_s3.py"),
     ("spark/test_spark_jobs.py", "spark/test_spark_speculation.py"),
     ("spark/test_spark_examples.py", "spark/test_spark_flights.py", "spark/test_spark_application.py"),
     ("spark/test_spark_kills.py",),
@@ -131,4 +131,12 @@ def scope(client: BlockingClient) -> str:
     """A new scope."""
     name = f"test-{secrets.token_hex(4)}"
     client.streams.create_scope(name)
+    return name
+
+
+@pytest.fixture
+def stream(client: BlockingClient, scope: str) -> str:
+    """A new stream with two segments."""
+    name = f"{scope}/events"
+    client.streams.create_stream(name, StreamConfig(ScalingPolicy.fixed(2)))
     return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -109,6 +110,22 @@ def test_rows_of_a_key_are_in_order_over_files_and_batches_and_come_once(
     check(client, stream)
     with pytest.raises(BadRequestError, match="is of a backfill with value '', not 'bytes'"):
         backfill(spark, server, folder, stream, tmp_path / "checkpoint", value="bytes", routing_key="key")
+
+
+def test_a_damaged_file_is_an_error_whatever_the_session_says(
+    spark: SparkSession, server: Endpoints, client: BlockingClient, stream: str, folder: Path, tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows"
+    shutil.copytree(folder, rows)
+    damaged = sorted(rows.rglob("*.parquet"))[-1]
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        with pytest.raises(Exception, match=damaged.name):
+            backfill(spark, server, rows, stream, tmp_path / "checkpoint", value="bytes", routing_key="key")
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+    assert not any(events(client, stream))
 
 
 def test_a_stream_that_was_created_again_needs_another_checkpoint(

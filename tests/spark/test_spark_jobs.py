@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ import pyarrow.dataset
 import pytest
 
 from tailrace.cli.demo.server import Endpoints
-from tailrace.client import BlockingClient, ScalingPolicy, StreamConfig
+from tailrace.client import BlockingClient
 from tailrace.common.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "key string, n long, at timestamp"
 COMMAND_DEADLINE_S = 300.0
-
-
-@pytest.fixture
-def stream(client: BlockingClient, scope: str) -> str:
-    """A new stream with two segments."""
-    name = f"{scope}/events"
-    client.streams.create_stream(name, StreamConfig(ScalingPolicy.fixed(2)))
-    return name
 
 
 def event(number: int, day: int) -> dict[str, Any]:
@@ -78,6 +71,19 @@ def test_an_archive_has_each_event_once_by_day_and_goes_on(
     assert sorted(row["n"] for row in rows) == [-1, *(each["n"] for each in first + second)]
     days = collections.Counter(row["day"] for row in rows)
     assert days == {"2013-01-01": 100, "2013-01-02": 100, "2013-01-03": 100, "2013-01-04": 100, "unknown": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"), [("long", [10**18, -(10**18)]), ("double", [1e300, 1e18, math.nan, -math.inf])]
+)
+def test_numbers_that_are_no_times_are_events_without_one(spark: SparkSession, kind: str, wrong: list[float]) -> None:
+    from tailrace.pipelines.jobs.events import Input
+
+    right = 1_357_000_000_000
+    values = [*wrong, float(right) if kind == "double" else right, None]
+    events = spark.createDataFrame([(each,) for each in values], f"at {kind}")
+    found = events.select(Input("", "", "", "at", {}).time(events).cast("long").alias("at")).collect()
+    assert [row["at"] for row in found] == [None] * len(wrong) + [right // 1000, None]
 
 
 def test_a_batch_that_is_repeated_replaces_its_files(

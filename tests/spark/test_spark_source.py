@@ -23,14 +23,6 @@ if TYPE_CHECKING:
 KEYS = 7
 
 
-@pytest.fixture
-def stream(client: BlockingClient, scope: str) -> str:
-    """A new stream with two segments."""
-    name = f"{scope}/events"
-    client.streams.create_stream(name, StreamConfig(ScalingPolicy.fixed(2)))
-    return name
-
-
 def write(client: BlockingClient, stream: str, numbers: range) -> None:
     """Write a numbered event for each number; its key is the number modulo KEYS."""
     with client.writer(stream) as writer:

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 from typing import Any, Self, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from tailrace.client.control.history import HistoryEpoch, StreamHistory, TimedCut
 from tailrace.client.model import SegmentRange, StreamName, Successor
 from tailrace.client.reader.batch import SegmentSlice
 from tailrace.client.types import SegmentInfo
+from tailrace.common import limits
 from tailrace.common.errors import (
     DataLossError,
     NoSuchSegmentError,
@@ -257,3 +259,57 @@ async def test_a_truncation_while_the_end_of_a_batch_is_sought(
     monkeypatch.setattr(Reader, "error", error)
     with pytest.raises(DataLossError, match="before the query read them"):
         await stream.navigator(fail_on_data_loss=True).advance(begin, ReadLimits(max_bytes=2 * EVENT_BYTES), None)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at a segment that is too short are repeated at once."""
+    monkeypatch.setattr(limits, "SPARK_END_PAUSES_S", (0.0, 0.0))
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("is_deleted", [False, True])
+@pytest.mark.parametrize("identifier", [LOW, HIGH])
+async def test_a_checkpoint_beyond_the_end_of_a_segment_is_an_error(
+    stream: Stream, identifier: int, is_deleted: bool
+) -> None:
+    """A restore lost the log's tail: what is written later would be skipped. LOW is sealed."""
+    end = stream.kept[identifier][1]
+    if is_deleted and identifier == LOW:
+        del stream.kept[LOW]
+    begin = {STREAM: {LOW: 50, HIGH: 60} | {identifier: end + 1}}
+    with pytest.raises(DataLossError) as failed:
+        await stream.navigator(fail_on_data_loss=True).advance(begin, ReadLimits(), None)
+    assert f"{STREAM.segment(identifier)}: the segment ends at {end}, the checkpoint is beyond it, at {end + 1}" in str(
+        failed.value
+    )
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_query_goes_on_from_the_end_of_a_segment_if_so_asked(stream: Stream) -> None:
+    navigator = stream.navigator(fail_on_data_loss=False)
+    with capture_logs() as logs:
+        first = await navigator.advance({STREAM: {AFTER: 70, HIGH: 90}}, ReadLimits(), None)
+    assert first == {STREAM: {AFTER: 70, HIGH: 60}}
+    assert [(each["event"], each["segment"], each["position"], each["end"]) for each in logs] == [
+        ("checkpoint_beyond_end", STREAM.segment(HIGH), 90, 60)
+    ]
+    stream.kept[HIGH] = (0, 80)
+    second = await navigator.advance(first, ReadLimits(), None)
+    assert slices_of_batch(first, second) == [Slice(STREAM, HIGH, 60, 80)]
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+async def test_a_former_owner_may_answer_with_an_older_length(stream: Stream, fail_on_data_loss: bool) -> None:
+    answer = stream.segment_info
+    old = [SegmentInfo(STREAM.segment(HIGH), 40, 0, False, 0)]
+
+    async def segment_info(name: str) -> SegmentInfo:
+        return old.pop() if old and name == STREAM.segment(HIGH) else await answer(name)
+
+    stream.segment_info = segment_info  # type: ignore[method-assign]
+    begin = {STREAM: {AFTER: 70, HIGH: 55}}
+    end = await stream.navigator(fail_on_data_loss=fail_on_data_loss).advance(begin, ReadLimits(), None)
+    assert slices_of_batch(begin, end) == [Slice(STREAM, HIGH, 55, 60)]
+    assert not old

@@ -8,12 +8,14 @@ from urllib.parse import urlsplit
 
 from tailrace.cluster.cluster_identity import CLUSTER_KEY, read_identity
 from tailrace.common.errors import BadRequestError, StartError
-from tailrace.storage.obstores import S3Credentials, open_object_store
+
+# The library of object stores is imported where it is used: workers that read from segment stores spare its memory.
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.cluster.cluster_identity import ClusterIdentity
+    from tailrace.storage.obstores import S3Credentials
     from tailrace.storage.port import ObjectStore
 
 OPTIONS: Final = (
@@ -61,12 +63,15 @@ class StoreLocation:
             _check_no_credentials("tier2Endpoint", endpoint)
             if urlsplit(endpoint).scheme not in ("http", "https"):
                 raise BadRequestError(f"tier2Endpoint: {endpoint!r} begins with neither http:// nor https://")
-        return cls(
-            _checked_url(url), endpoint, region, S3Credentials(key, secret, token) if key else None, cluster.lower()
-        )
+        from tailrace.storage.obstores import S3Credentials
+
+        credentials = S3Credentials(key, secret, token) if key else None
+        return cls(_checked_url(url), endpoint, region, credentials, cluster.lower())
 
     def open(self) -> ObjectStore:
         """Open the store for reading. Raises StartError: there is no such folder, or the address is no store's."""
+        from tailrace.storage.obstores import open_object_store
+
         return open_object_store(
             self.url,
             s3_endpoint=self.endpoint or None,

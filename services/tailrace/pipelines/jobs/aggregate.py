@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tailrace.pipelines.jobs.batch_files import Progress, write_batches
+from tailrace.pipelines.jobs.batch_files import FileOptions, Progress, write_batches
 from tailrace.pipelines.jobs.events import check_columns
 
 if TYPE_CHECKING:
@@ -31,7 +31,12 @@ class Windows:
 
 
 def aggregate(
-    spark: SparkSession, source: Input, windows: Windows, output: str, every_s: float | None = None
+    spark: SparkSession,
+    source: Input,
+    windows: Windows,
+    output: str,
+    every_s: float | None = None,
+    compact_bytes: int | None = None,
 ) -> Progress:
     """Write a row for each window and key: ``start``, ``end``, keys, ``count``, ``sum_<column>`` (see `write_batches`).
 
@@ -45,7 +50,8 @@ def aggregate(
     check_columns(events, "key", windows.keys)
     check_columns(events, "sum", windows.sums)
     counted = _counted(events, source, windows)
-    return write_batches(counted, output, every_s, fail_on_data_loss=source.fail_on_data_loss)
+    options = FileOptions(every_s, compact_bytes=compact_bytes, fail_on_data_loss=source.fail_on_data_loss)
+    return write_batches(counted, output, options)
 
 
 def _counted(events: DataFrame, source: Input, windows: Windows) -> DataFrame:

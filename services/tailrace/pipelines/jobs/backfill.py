@@ -20,6 +20,8 @@ from tailrace.pipelines.jobs.backfill_plan import (
 )
 from tailrace.pipelines.jobs.batch_files import Progress
 from tailrace.pipelines.jobs.checkpoint import read_plan, write_plan
+from tailrace.pipelines.jobs.compaction_record import COMPACTION_FOLDER
+from tailrace.pipelines.jobs.job_files import WHOLE, SparkFiles
 from tailrace.pipelines.sink.event_values import check_columns
 from tailrace.pipelines.sink.options import parse_options
 from tailrace.pipelines.sink.query_record import NO_BATCH
@@ -92,8 +94,12 @@ def _read(spark: SparkSession, job: Backfill) -> DataFrame:
     """Return the rows. Raises BadRequestError for a column that they lack, or one that cannot be ordered by."""
     from pyspark.errors import AnalysisException
 
+    if SparkFiles(spark).files(f"{job.path.rstrip('/')}/{COMPACTION_FOLDER}"):
+        raise BadRequestError(
+            f"{job.path} has a join of files that is not finished: run its job again, or wait until it has ended"
+        )
     try:
-        rows = spark.read.parquet(job.path)
+        rows = spark.read.options(**WHOLE).parquet(job.path)
     except AnalysisException as error:
         if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
             raise

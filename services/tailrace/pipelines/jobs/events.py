@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
 from tailrace.pipelines.source.options import fails_on_data_loss
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 _NUMBERS: Final = ("integer", "long", "double")
 _TIMES: Final = ("timestamp", "date", "string")
+_TIME_MAX_MS: Final = (2**63 - 1) // 1000
+"""Spark holds times in microseconds."""
+_BOUNDS: Final = frozenset({"maxbytespertrigger", "maxeventspertrigger"})
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,10 @@ class Input:
         """Return what the option says. Raises BadRequestError."""
         return fails_on_data_loss({name.lower(): value for name, value in self.options.items()})
 
+    def with_bounded_batches(self) -> Input:
+        """Return it with a bound on the bytes of a batch, if the options have none."""
+        return replace(self, options=bounded(self.options))
+
     def open(self, spark: SparkSession) -> DataFrame:
         """Return the events as a streaming table. Raises BadRequestError for a column that they lack."""
         reader = spark.readStream.format("tailrace").options(**self.options)
@@ -56,10 +64,18 @@ class Input:
         column = f.col(self.time_field)
         kind = events.schema[self.time_field].dataType.typeName()
         if kind in _NUMBERS:
-            return f.timestamp_millis(column.cast("long"))
+            time_ms = column.try_cast("long")
+            return f.when(time_ms.between(-_TIME_MAX_MS, _TIME_MAX_MS), f.timestamp_millis(time_ms))
         if kind not in _TIMES:
             raise BadRequestError(f"the time field {self.time_field} is of type {kind}: no time")
         return column.try_cast("timestamp")
+
+
+def bounded(options: dict[str, str]) -> dict[str, str]:
+    """Return options of the data source with a bound on the bytes of a batch, if they have none on bytes or events."""
+    if _BOUNDS.isdisjoint(name.lower() for name in options):
+        return {**options, "maxBytesPerTrigger": str(limits.SPARK_JOB_BATCH_BYTES)}
+    return options
 
 
 def check_columns(events: DataFrame, what: str, wanted: tuple[str, ...]) -> None:

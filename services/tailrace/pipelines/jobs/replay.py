@@ -11,6 +11,7 @@ from tailrace.common.errors import BadRequestError
 from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.jobs.batch_files import Progress, position_of
 from tailrace.pipelines.jobs.checkpoint import query_with_batches
+from tailrace.pipelines.jobs.events import bounded
 from tailrace.pipelines.jobs.segment_keys import segment_keys
 from tailrace.pipelines.sink.query_table import find_record
 from tailrace.pipelines.source.options import HEAD, TAIL
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tailrace.pipelines.jobs.target import Target
 
 _KEY: Final = "_routing_key"
-_BOUNDS: Final = frozenset({"maxbytespertrigger", "maxeventspertrigger"})
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,8 @@ def run_replay(spark: SparkSession, prepared: PreparedReplay, checkpoint: str) -
     """
     replay = prepared.replay
     _check_checkpoint(spark, replay.target, checkpoint)
-    options = {**replay.options, "controller": replay.controller, "stream": str(replay.stream)}
+    options = {**bounded(replay.options), "controller": replay.controller, "stream": str(replay.stream)}
     options |= {"start": prepared.start.to_text(), "end": prepared.end.to_text(), "valueFormat": "binary"}
-    if _BOUNDS.isdisjoint(name.lower() for name in replay.options):
-        options["maxBytesPerTrigger"] = str(limits.SPARK_JOB_BATCH_BYTES)
     events = spark.readStream.format("tailrace").options(**options).load()
     rows = _with_field(events, replay.routing_key) if replay.routing_key else _with_keys(spark, events, prepared.keys)
     writer = rows.select("value", _KEY).writeStream.format("tailrace").options(**replay.target.all_options())

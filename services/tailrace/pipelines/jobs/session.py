@@ -10,6 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.common.errors import BadRequestError, StartError
+from tailrace.common.logs import configure_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +45,7 @@ def spark_session(name: str, master: str | None, settings: dict[str, str]) -> It
     except ModuleNotFoundError as error:
         raise StartError(f"no Spark here ({error}): pip install 'tailrace[spark]'") from error
 
+    configure_notes()  # standard output has the report
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     wanted: dict[str, str] = {}
     builder = SparkSession.builder.appName(f"tailrace {name}")
@@ -64,10 +66,8 @@ def spark_session(name: str, master: str | None, settings: dict[str, str]) -> It
             register(session)
             with _status(session):
                 yield session
-        except PySparkException as error:
-            raise BadRequestError(reason_of(str(error))) from error
-        except Py4JJavaError as error:  # of a library below Spark, such as one for a file system
-            raise BadRequestError(reason_of(str(error.java_exception.getMessage()))) from error
+        except (PySparkException, Py4JJavaError) as error:
+            raise BadRequestError(reason_of_error(error)) from error
         finally:
             session.stop()
 
@@ -90,6 +90,12 @@ def file_of(spark: SparkSession, url: str) -> tuple[Any, Any]:
     jvm: Any = spark.sparkContext._jvm
     place = jvm.org.apache.hadoop.fs.Path(url)
     return place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), place
+
+
+def reason_of_error(error: Exception) -> str:
+    """Return the reason of an error: of Java's, where a library below Spark has failed, as one for a file system."""
+    java = getattr(error, "java_exception", None)
+    return reason_of(str(error if java is None else java.getMessage()))
 
 
 def reason_of(text: str) -> str:

@@ -1,13 +1,14 @@
 """Commit the transactions of a batch exactly once (docs/spark-sink.md#exactly-once). Over a port, without Spark.
 
 The driver first records which transactions make up the batch, then commits them in that order, then records that
-the batch is complete. A driver that finds a batch that is recorded and not complete finishes it first. So it does
-not matter where a driver ends, nor whether another one does the same at the same time: the record changes only by
-compare and set, and each step may be repeated.
+the batch is complete. A batch that is recorded and not complete is finished first: by the first tasks of the next run,
+or else by its driver. So it does not matter where a driver ends, nor whether another one does the same at the same
+time: the record changes only by compare and set, and each step may be repeated.
 """
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -85,7 +86,9 @@ class Outcome(enum.Enum):
 
 
 async def start_run(store: QueryStore, run: str) -> None:
-    """Record the start of a run, so that earlier runs end.
+    """Record the start of a run, so that earlier runs end, and finish a recorded batch while its leases last.
+
+    The run may write the batch again for longer than a lease. What cannot be finished is left to `commit_batch`.
 
     Raises:
         IllegalStateError: a later run has started. WriteConflictError: others change the record all the time.
@@ -96,6 +99,9 @@ async def start_run(store: QueryStore, run: str) -> None:
         started = record.started(run)
         if started != record:
             await store.replace(started, version)
+            return started.pending is None
+        if started.pending is not None and await _finished_at_start(store, started.pending):
+            await store.replace(started.committed(), version)
         return True
 
     await _until_settled(step)
@@ -183,10 +189,26 @@ async def _finish(store: QueryStore, pending: Pending, record: QueryRecord, unre
             if await _abort_in_order(store, pending.transactions):
                 return Outcome.GIVEN_UP
             continue
-        left = [each for each, state in zip(pending.transactions, states, strict=True) if state is not _COMMITTED]
-        if await _commit_in_order(store, left):
+        if await _commit_in_order(store, _left(pending, states)):
             return Outcome.VISIBLE
     raise WriteConflictError(f"batch {pending.batch} of query {record.query}: other drivers decide its transactions")
+
+
+async def _finished_at_start(store: QueryStore, pending: Pending) -> bool:
+    """Commit the recorded transactions as `_finish` does. Return False when one has ended, or it takes too long."""
+    try:
+        async with asyncio.timeout(limits.SPARK_COMMIT_DEADLINE_S):
+            states = _known(await gather_bounded(pending.transactions, store.state))
+            if any(state in _ENDED for state in states):
+                return False
+            return await _commit_in_order(store, _left(pending, states))
+    except (IllegalStateError, TimeoutError):
+        return False
+
+
+def _left(pending: Pending, states: Sequence[TransactionState]) -> list[uuid.UUID]:
+    """Return the transactions of a batch that are not committed yet."""
+    return [each for each, state in zip(pending.transactions, states, strict=True) if state is not _COMMITTED]
 
 
 def _known(states: Sequence[TransactionState]) -> list[TransactionState]:

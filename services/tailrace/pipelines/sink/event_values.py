@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -75,8 +75,41 @@ class EventEncoder:
         return values
 
     def _objects(self, batch: pa.RecordBatch) -> list[bytes]:
-        rows = batch.to_pylist(maps_as_pydicts="strict")
+        rows = _python_rows(batch)
         return [_JSON.encode({name: value for name, value in row.items() if value is not None}) for row in rows]
+
+
+def _python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows whose times are in UTC, whatever the session's zone is: JSON has offsets of whole minutes only."""
+    fields = [field.with_type(_in_utc(field.type)) for field in batch.schema]
+    columns = [column.cast(field.type) for column, field in zip(batch.columns, fields, strict=True)]
+    try:
+        rows: list[dict[str, Any]] = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)).to_pylist(
+            maps_as_pydicts="strict"
+        )
+    except OverflowError as error:
+        for field, column in zip(fields, columns, strict=True):
+            try:
+                column.to_pylist()
+            except OverflowError:
+                raise BadRequestError(f"column {field.name} has a time that JSON cannot hold: {error}") from error
+        raise
+    return rows
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return the type with UTC in place of the zone of each timestamp in it."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_in_utc(kind.key_type), kind.item_field.with_type(_in_utc(kind.item_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_in_utc(kind.value_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    return kind
 
 
 def _texts(batch: pa.RecordBatch, name: str) -> list[str]:

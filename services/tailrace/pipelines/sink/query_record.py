@@ -5,24 +5,21 @@ docs/formats/spark.md describes the bytes, docs/spark-sink.md#exactly-once the r
 
 from __future__ import annotations
 
-import struct
 import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from crc32c import crc32c
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, CorruptionError, FormatVersionError, IllegalStateError
+from tailrace.common.errors import BadRequestError, CorruptionError, IllegalStateError
+from tailrace.pipelines.checked_record import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAGIC: Final = b"TRSQ"
 VERSION: Final = 3
-HEADER: Final = struct.Struct(">4sBII")
-"""Magic, version, length of the payload, CRC32C of version and payload."""
 NO_BATCH: Final = -1
 UNKNOWN: Final = -1
 """The incarnation in records of version 1, and the rows in those before version 3."""
@@ -151,7 +148,7 @@ def encode(record: QueryRecord) -> bytes:
             record.rows,
         )
     )
-    return HEADER.pack(MAGIC, VERSION, len(payload), _checksum(VERSION, payload)) + payload
+    return pack(MAGIC, VERSION, payload)
 
 
 def decode(data: bytes, place: str) -> QueryRecord:
@@ -160,25 +157,10 @@ def decode(data: bytes, place: str) -> QueryRecord:
     Raises:
         CorruptionError: they are damaged. FormatVersionError: a newer program wrote them.
     """
-    if len(data) < HEADER.size:
-        raise CorruptionError(place, f"a record of {len(data)} bytes")
-    magic, version, length, checksum = HEADER.unpack_from(data)
-    payload = data[HEADER.size :]
-    if magic != MAGIC or length != len(payload) or checksum != _checksum(version, payload):
-        raise CorruptionError(place, "magic, length or checksum of the record is wrong")
-    if version > VERSION:
-        raise FormatVersionError(f"{place}: the record has version {version}, this program reads up to {VERSION}")
-    try:
-        found = _DECODER.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptionError(place, str(error)) from error
+    found = unpack(MAGIC, VERSION, data, place, _DECODER)
     ids = found.transactions
     if len(ids) % 16 or (found.pending_batch < 0 and ids):
         raise CorruptionError(place, "the transactions of the record do not fit its batch")
     transactions = tuple(uuid.UUID(bytes=ids[at : at + 16]) for at in range(0, len(ids), 16))
     pending = Pending(found.pending_batch, transactions) if found.pending_batch >= 0 else None
     return QueryRecord(found.query, found.stream, found.runs, found.last_batch, pending, found.incarnation, found.rows)
-
-
-def _checksum(version: int, payload: bytes) -> int:
-    return crc32c(payload, crc32c(bytes((version,))))

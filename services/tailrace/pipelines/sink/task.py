@@ -44,7 +44,7 @@ class TaskMessage(WriterCommitMessage):
 
 
 def write_task(options: SinkOptions, query: str, run: str, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
-    """Write the rows of a task. With `query` it first records the start of the run.
+    """Write the rows of a task. With `query` it first records the start of the run; see `start_run`.
 
     Raises:
         IllegalStateError: a later run of the query has started. BadRequestError: a row has no value or key, or an event

@@ -27,6 +27,7 @@ from tailrace.common.stream_policies import StreamDataRetention
 from tailrace.common.task_groups import gather_bounded
 from tailrace.pipelines.source.options import HEAD, TAIL, Moment
 from tailrace.pipelines.source.plan import follow, share
+from tailrace.pipelines.source.segment_ends import info_up_to
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping
@@ -165,8 +166,8 @@ class Navigator:
         the segments that it has then.
 
         Raises:
-            DataLossError: data that were not read are truncated. NoSuchStreamError, IllegalStateError: the stream is
-                gone, or another one of the name.
+            DataLossError: data that were not read are truncated, or a position is beyond the end of its segment.
+                NoSuchStreamError, IllegalStateError: the stream is gone, or another one of the name.
         """
         begins: Positions = {}
         lengths: Positions = {}
@@ -196,6 +197,7 @@ class Navigator:
                 if begins[each] < info.start_offset:
                     self._lose_unread(stream, each, begins[each], info.start_offset)
                     begins[each] = info.start_offset
+                begins[each] = min(begins[each], info.length)
                 lengths[each] = max(begins[each], min(info.length, ends.get(each, info.length)))
         return begins, lengths
 
@@ -209,23 +211,28 @@ class Navigator:
 
     async def _infos(self, stream: StreamName, cut: Mapping[int, int]) -> dict[int, SegmentInfo | None]:
         """Return the properties of the segments; None for those that a truncation deleted."""
-        found, sizes = await self._segments(stream, cut)
-        for each, size in sizes.items():
-            if size is None or cut[each] < size:
+        found, sizes = await self._segments(stream, cut, cut)
+        for each, info in found.items():
+            size = sizes[each] if info is None else info.length
+            if size is not None and cut[each] > size:
+                self._lose_end(stream.segment(each), cut[each], size)
+            elif info is None and (size is None or cut[each] < size):
                 self._lose_unread(stream, each, cut[each], size)
         return found
 
     async def _segments(
-        self, stream: StreamName, identifiers: Collection[int]
+        self, stream: StreamName, identifiers: Collection[int], reached: Mapping[int, int] | None = None
     ) -> tuple[dict[int, SegmentInfo | None], dict[int, int | None]]:
         """Return the properties of the segments; None for those that were deleted, and the sizes that these had.
 
-        The size of a segment that a client deleted while it was active is not known.
+        The size of a segment that a client deleted while it was active is not known. One that is shorter than what was
+        ``reached`` in it is looked at again.
         """
 
         async def info(identifier: int) -> SegmentInfo | None:
+            position = (reached or {}).get(identifier, 0)
             try:
-                return await self.context.segments.segment_info(stream.segment(identifier))
+                return await info_up_to(self.context.segments, stream.segment(identifier), position)
             except NoSuchSegmentError:
                 return None
 
@@ -251,6 +258,17 @@ class Navigator:
         lost = f"bytes {start} to {end} were truncated" if end is not None else f"it was deleted, read up to {start},"
         lost += " before the query read them; with failOnDataLoss=false it goes on behind them"
         self._lose(stream.segment(identifier), start, end, lost)
+
+    def _lose_end(self, name: str, position: int, end: int) -> None:
+        """Report a position beyond the end of its segment. Raises DataLossError if that is to be an error."""
+        if self.fail_on_data_loss:
+            raise DataLossError(
+                f"{name}: the segment ends at {end}, the checkpoint is beyond it, at {position}: a restore lost what "
+                "was between them; with failOnDataLoss=false the query goes on from the end"
+            )
+        if name not in self._reported:
+            self._reported.add(name)
+            _LOG.warning("checkpoint_beyond_end", segment=name, position=position, end=end)
 
     def _lose(self, name: str, start: int, end: int | None, lost: str) -> None:
         """Report data of a segment that are gone. Raises DataLossError if that is to be an error."""

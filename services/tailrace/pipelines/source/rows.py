@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import (
     BinaryType,
@@ -23,7 +24,7 @@ from tailrace.client import BlockingClient
 from tailrace.client.reader.batch import SegmentSlice
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits, names
-from tailrace.common.errors import DataLossError, SegmentGoneError, SegmentTruncatedError
+from tailrace.common.errors import DataLossError, NoSuchSegmentError, SegmentGoneError, SegmentTruncatedError
 from tailrace.pipelines.direct.events import BlockingEvents
 from tailrace.pipelines.source import ingest_times
 from tailrace.pipelines.source.arrow_values import ArrowDecoder
@@ -31,6 +32,7 @@ from tailrace.pipelines.source.avro_values import AvroDecoder, parse_avro_schema
 from tailrace.pipelines.source.json_values import JsonDecoder
 from tailrace.pipelines.source.options import ValueFormat
 from tailrace.pipelines.source.plan import grouped
+from tailrace.pipelines.source.segment_ends import info_up_to
 from tailrace.pipelines.source.worker_memory import MAPPED_FROM_BYTES, bound_memory, give_back
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from tailrace.pipelines.source.ingest_times import RecordedCuts, TimeBound
     from tailrace.pipelines.source.options import SourceOptions
     from tailrace.pipelines.source.plan import Slice
+
+_LOG = structlog.get_logger(__name__)
 
 COLUMNS: Final = StructType(
     [
@@ -141,7 +145,7 @@ def read_slice(options: SourceOptions, part: Part) -> Iterator[Events]:
     """Yield the events of a slice, some MiB at a time.
 
     Raises:
-        DataLossError: they were truncated, unless the options let a query go on then.
+        DataLossError: they were truncated, or a restore lost them, unless the options let a query go on then.
     """
     piece, start, direct = part.piece, part.piece.start, part.direct
     segment = piece.stream.segment(piece.identifier)
@@ -158,9 +162,10 @@ def read_slice(options: SourceOptions, part: Part) -> Iterator[Events]:
                     f"{segment}: bytes from {start} on were truncated while the query read them; "
                     "with failOnDataLoss=false it goes on behind them"
                 ) from error
-            if isinstance(error, SegmentGoneError):
-                return
-            start, direct = error.start_offset, None
+            is_gone = isinstance(error, SegmentGoneError)
+            following = piece.end if is_gone else min(error.start_offset, piece.end)
+            _LOG.warning("unread_data_truncated", segment=segment, start=start, end=following)
+            start, direct = following, None
 
 
 def _read(options: SourceOptions, piece: Slice, start: int, direct: DirectPart | None) -> Iterator[Events]:
@@ -177,8 +182,32 @@ def _read(options: SourceOptions, piece: Slice, start: int, direct: DirectPart |
             del batch  # before the next one is read
         start = reader.offset
     if start < piece.end:
+        segment = piece.stream.segment(piece.identifier)
         with BlockingClient(options.controller) as client:
-            yield from _from_store(client, SegmentSlice(piece.stream.segment(piece.identifier), start, piece.end))
+            end = _stored_end(client, options, segment, piece.end)
+            if start < end:
+                yield from _from_store(client, SegmentSlice(segment, start, end))
+
+
+def _stored_end(client: BlockingClient, options: SourceOptions, segment: str, end: int) -> int:
+    """Return `end`, or that of the segment if it is before it: a reader would wait for what a restore lost.
+
+    Raises:
+        DataLossError: the segment ends before `end`, unless the options let a query go on then.
+    """
+    try:
+        length = client.run(info_up_to(client.context.segments, segment, end)).length
+    except NoSuchSegmentError:
+        return end  # which its reader reports
+    if length >= end:
+        return end
+    if options.fail_on_data_loss:
+        raise DataLossError(
+            f"{segment}: the segment ends at {length}, the batch ends beyond it, at {end}: a restore lost what was "
+            "between them; with failOnDataLoss=false the query reads what is there"
+        )
+    _LOG.warning("batch_beyond_end", segment=segment, position=end, end=length)
+    return length
 
 
 def _from_store(client: BlockingClient, piece: SegmentSlice) -> Iterator[Events]:

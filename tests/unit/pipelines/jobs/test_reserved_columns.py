@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tailrace.common.errors import BadRequestError
 from tailrace.pipelines.jobs import aggregate as aggregating
-from tailrace.pipelines.jobs import batch_files
 from tailrace.pipelines.jobs.archive import archive
+from tailrace.pipelines.jobs.batch_files import FileOptions
+from tailrace.pipelines.jobs.compaction import write_rows
 from tailrace.pipelines.jobs.events import Input
 
 SPARK: Any = None
@@ -26,7 +26,7 @@ class Rows:
     def repartition(self, *_: str) -> Rows:
         return self
 
-    coalesce = mode = repartition
+    coalesce = mode = option = repartition
 
     def partitionBy(self, column: str) -> Rows:
         self.parted.append(column)
@@ -49,12 +49,10 @@ def test_a_key_called_day_is_a_column_of_the_files(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(aggregating, "check_columns", lambda *_: None)
     monkeypatch.setattr(Input, "open", lambda *_: Rows("day", "at"))
 
-    def start(counted: Rows, output: str, every_s: float | None, progress: Any, **options: Any) -> Any:
-        options.pop("fail_on_data_loss")
-        batch_files._write(cast("Any", counted), output, **options)  # as foreachBatch does
-        return SimpleNamespace(awaitTermination=lambda: None, stop=lambda: None, lastProgress=None)
+    def write(counted: Rows, output: str, options: FileOptions) -> None:
+        write_rows(cast("Any", counted), output, by_day=options.by_day)  # as foreachBatch does
 
-    monkeypatch.setattr(batch_files, "_start", start)
+    monkeypatch.setattr(aggregating, "write_batches", write)
     windows = aggregating.Windows("1 day", keys=("day",))
     aggregating.aggregate(SPARK, Input("tcp://c:1", "s/t", "day string, at timestamp", "at"), windows, "out")
     assert rows.parted == []

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.client.model import TransactionState
+from tailrace.common import limits
 from tailrace.common.errors import IllegalStateError, WriteConflictError
 from tailrace.pipelines.sink.commit import Attempt, abort_batch, commit_all, commit_batch, start_run
 from tailrace.pipelines.sink.options import Unresolved
@@ -299,6 +300,57 @@ async def test_a_failed_batch_that_is_recorded_is_not_aborted_but_finished(strea
     again = await committed(stream, 0, run="b")
     assert stream.visible == list(made)
     assert {stream.states[each] for each in again} == {ABORTED}
+
+
+@pytest.mark.parametrize("commits", [0, 1, 3])
+async def test_a_start_finishes_a_recorded_batch_before_leases_end_while_it_is_written_again(
+    stream: Stream, commits: int
+) -> None:
+    made = await recorded(stream, 0, commits=commits)
+    await asyncio.gather(*(start_run(Driver(stream), "b") for _ in range(3)))  # tasks that start together
+    assert record(stream).pending is None
+    assert record(stream).last_batch == 0
+    stream.expire(made)
+    again = await committed(stream, 0, run="b")
+    assert stream.visible == list(made)
+    assert {stream.states[each] for each in again} == {ABORTED}
+
+
+@pytest.mark.parametrize("commits", [0, 1])
+async def test_a_start_leaves_a_batch_that_it_cannot_finish_to_the_commit(stream: Stream, commits: int) -> None:
+    made = await recorded(stream, 0, commits=commits)
+    stream.expire(made[2:])
+    before = dict(stream.states)
+    await start_run(Driver(stream), "b")
+    assert record(stream).pending is not None
+    assert record(stream).runs[-1] == "b"
+    assert stream.states == before, "neither committed in part nor aborted"
+
+
+async def test_an_earlier_run_finishes_nothing(stream: Stream) -> None:
+    await start_run(Driver(stream), "earlier")
+    await recorded(stream, 0, commits=0)
+    before = dict(stream.states)
+    with pytest.raises(IllegalStateError, match="started again elsewhere"):
+        await start_run(Driver(stream), "earlier")
+    assert stream.states == before
+
+
+async def test_a_start_does_not_wait_without_end_for_what_it_finishes(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit of the batch waits for it then, and has a deadline of its own."""
+
+    class Slow(Driver):
+        async def pause(self, seconds: float) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(limits, "SPARK_COMMIT_DEADLINE_S", 0.01)
+    monkeypatch.setattr(stream, "merge", lambda: None)
+    await recorded(stream, 0, commits=0)
+    await start_run(Slow(stream), "b")
+    assert record(stream).pending is not None
+    assert record(stream).runs[-1] == "b"
 
 
 async def test_a_recorded_batch_of_which_nothing_was_committed_is_written_again(stream: Stream) -> None:

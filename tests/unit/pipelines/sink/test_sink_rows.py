@@ -138,3 +138,30 @@ def test_a_column_that_is_there_twice_is_an_error(given: dict[str, str]) -> None
     schema = StructType([StructField(*field) for field in fields])
     with pytest.raises(BadRequestError, match="2 columns value"):
         check_columns(schema, options(**given))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
+def test_times_do_not_depend_on_the_zone_of_the_session(zone: str) -> None:
+    """Zones of before 1900 have offsets with seconds, and times at the ends of the calendar leave it in some zone."""
+    texts = ["1880-06-01T12:00:00", "9999-12-31T23:59:59", "0001-01-01T00:00:00", "2020-07-01T00:00:00.000001"]
+    times = [datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.UTC) for text in texts]
+    kind = pa.timestamp("us", zone)
+    plain = pa.array(times, pa.timestamp("us", "UTC")).cast(kind)
+    nested = pa.array([[{"at": each}] for each in times], pa.list_(pa.struct([("at", pa.timestamp("us", "UTC"))])))
+    nested = nested.cast(pa.list_(pa.struct([("at", kind)])))
+    keyed = pa.array([[("k", each)] for each in times], pa.map_(pa.string(), pa.timestamp("us", "UTC")))
+    keyed = keyed.cast(pa.map_(pa.string(), kind))
+    batch = pa.record_batch({"at": plain, "nested": nested, "keyed": keyed})
+    ((_, events),) = EventEncoder(options(valueFormat="json")).groups(batch)
+    expected = [text + "Z" for text in texts]
+    found = [json.loads(event) for event in events]
+    assert [row["at"] for row in found] == expected
+    assert [row["nested"][0]["at"] for row in found] == expected
+    assert [row["keyed"]["k"] for row in found] == expected
+
+
+def test_a_time_that_json_cannot_hold_is_named() -> None:
+    late = pa.array([2**60], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batch = pa.record_batch({"n": pa.array([1]), "until": late})
+    with pytest.raises(BadRequestError, match="column until has a time that JSON cannot hold"):
+        list(EventEncoder(options(valueFormat="json")).groups(batch))
