@@ -29,7 +29,7 @@
 {{/* Labels that select pods: (list root component) */}}
 {{- define "tailrace.selector" -}}
 app.kubernetes.io/name: tailrace
-app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
@@ -84,12 +84,30 @@ Only sizes with a single notation are compared here; the API server checks the o
 {{- end -}}
 {{- end }}
 
+{{/* Fails when an upgrade would delete a StreamCluster of this release, as one without the values of before does: cluster.enabled
+is false by default. Only an upgrade looks, because the definition may be missing before. */}}
+{{- define "tailrace.clusterStays" -}}
+{{- $kind := "tailrace.io/v1alpha1/StreamCluster" -}}
+{{- if and .Release.IsUpgrade (not .Values.cluster.allowDeletion) (.Capabilities.APIVersions.Has $kind) -}}
+{{- $rendered := ternary (include "tailrace.cluster" .) "" .Values.cluster.enabled -}}
+{{- $advice := "upgrade with --reset-then-reuse-values or with its values; to delete it, set cluster.allowDeletion=true" -}}
+{{- range (lookup "tailrace.io/v1alpha1" "StreamCluster" .Release.Namespace "" | default dict).items | default list -}}
+{{- $marks := .metadata.annotations | default dict -}}
+{{- $ours := eq (get $marks "meta.helm.sh/release-name" | default "") $.Release.Name -}}
+{{- $kept := or .metadata.deletionTimestamp (eq (get $marks "helm.sh/resource-policy" | default "") "keep") -}}
+{{- if and $ours (not $kept) (ne .metadata.name $rendered) -}}
+{{- fail (printf "this upgrade would delete the StreamCluster %s of this release, with its pods: %s" .metadata.name $advice) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/*
 spec.tier2 of the StreamCluster: the given values, with defaults for the trial MinIO. The host name has no .svc, because
 resolvers find it with one query less, and every new connection needs one. As JSON.
 */}}
 {{- define "tailrace.tier2" -}}
-{{- $given := .Values.cluster.spec.tier2 | default dict -}}
+{{- $given := (.Values.cluster.spec | default dict).tier2 | default dict -}}
 {{- if .Values.minio.enabled -}}
 {{- $endpoint := printf "http://%s.%s:9000" (include "tailrace.minio" .) .Release.Namespace -}}
 {{- $known := dict "bucket" .Values.minio.bucket "endpoint" $endpoint "credentialsSecret" (include "tailrace.minioSecret" .) -}}
@@ -101,7 +119,7 @@ resolvers find it with one query less, and every new connection needs one. As JS
 
 {{/* Names of the Secrets that the operator may read. As JSON. */}}
 {{- define "tailrace.secrets" -}}
-{{- $names := .Values.operator.credentialsSecrets -}}
+{{- $names := .Values.operator.credentialsSecrets | default list -}}
 {{- if .Values.cluster.enabled -}}
 {{- with (include "tailrace.tier2" . | fromJson).credentialsSecret -}}
 {{- $names = append $names . -}}

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tailrace.cluster.cluster_identity import CLUSTER_KEY
 from tailrace.common.budgets import controller_budgets, pod_budgets
 from tailrace.common.errors import StartError
 from tailrace_operator.cluster.pods import ACCESS_KEY, SECRET_KEY
@@ -54,7 +55,7 @@ def containers_problem(spec: StreamClusterSpec, running: Manifest | None) -> Pro
     before = containers_of(running)
     if before is None or before == spec.containers:
         return None
-    return _containers_changed(before, "the cluster")
+    return _containers_changed(before, "the cluster", f"set it to {before}")
 
 
 def containers_of(stateful_set: Manifest | None) -> int | None:
@@ -66,20 +67,56 @@ def containers_of(stateful_set: Manifest | None) -> int | None:
         return None
 
 
-def mark_problem(spec: StreamClusterSpec, cluster_id: str, mark: ClusterIdentity | None) -> Problem | None:
-    """Check that bucket and prefix belong to this cluster, with the same number of containers."""
-    if mark is None:
-        return None
+def mark_problem(
+    spec: StreamClusterSpec,
+    cluster_id: str,
+    mark: ClusterIdentity | None,
+    *,
+    is_placed: bool,
+    is_claimed: bool = False,
+) -> Problem | None:
+    """Check that bucket and prefix belong to this cluster, with the same number of containers.
+
+    ``is_placed``: containers have had workers; a worker marks the place before it gets any. Bucket, prefix and
+    adoptClusterId are immutable then. ``is_claimed``: the cluster has claimed a place; its number of containers is
+    immutable then.
+    """
     url = spec.tier2.url
+    if mark is None:
+        if is_placed:
+            return _data_missing(spec.tier2, "this cluster has written data", "create another StreamCluster")
+        if spec.adopt_cluster_id is not None:
+            adopts = f"spec.adoptClusterId says that cluster {spec.adopt_cluster_id} has written data there"
+            return _data_missing(spec.tier2, adopts, "remove spec.adoptClusterId")
+        return None
     if mark.cluster_id != cluster_id:
-        return Problem(
-            "BucketOfAnotherCluster",
-            f"spec.tier2: {url} belongs to cluster {mark.cluster_id}, not to {cluster_id}: set another bucket or "
-            f"prefix, or, to adopt its data, set spec.adoptClusterId to {mark.cluster_id}",
+        cure = (
+            f"correct spec.tier2.endpoint, or bring the data of {cluster_id} back; to adopt the data there, create "
+            f"another StreamCluster with spec.adoptClusterId {mark.cluster_id}"
+            if is_placed
+            else f"set another bucket or prefix, or, to adopt its data, set spec.adoptClusterId to {mark.cluster_id}"
         )
+        belongs = f"belongs to cluster {mark.cluster_id}, not to {cluster_id}"
+        return Problem("BucketOfAnotherCluster", f"spec.tier2: {url} {belongs}: {cure}")
     if mark.containers != spec.containers:
-        return _containers_changed(mark.containers, f"the data in {url}")
+        fixed = is_placed or is_claimed
+        cure = (
+            f"create another StreamCluster with {mark.containers} containers"
+            if fixed
+            else f"set it to {mark.containers}"
+        )
+        return _containers_changed(mark.containers, f"the data in {url}", cure)
     return None
+
+
+def _data_missing(tier2: Tier2Spec, why: str, to_begin: str) -> Problem:
+    """Return the problem that the place of a cluster with data has none; `to_begin` is how to begin without it."""
+    return Problem(
+        "DataMissing",
+        f"spec.tier2: {tier2.url} at {tier2.endpoint} has no {CLUSTER_KEY}, but {why}: correct bucket, prefix "
+        f"and endpoint, or bring the data back; to begin without it, {to_begin}",
+        transient=True,
+    )
 
 
 def credentials_of(tier2: Tier2Spec, secret: Manifest | None) -> Credentials:
@@ -117,17 +154,20 @@ def secret_forbidden(tier2: Tier2Spec) -> Tier2Error:
     )
 
 
-def fingerprint(secret: Manifest, credentials: Credentials) -> str:
-    """Return a text that changes only with the credentials. It is public, so scrypt makes guessing them costly."""
-    salt = str(secret["metadata"]["uid"]).encode()
+def fingerprint(uid: str, credentials: Credentials) -> str:
+    """Return a text that changes only with the credentials of the StreamCluster with that uid.
+
+    It is public, so scrypt makes guessing them costly. The salt makes guesses for one cluster worthless for others, and
+    does not show which have the same credentials. It is not the Secret's uid: a Secret that is deleted and made again
+    with the same content, as by tools that synchronize Secrets, would replace all pods.
+    """
     text = f"{len(credentials.access_key)}:{credentials.access_key}{credentials.secret_key}"
-    return hashlib.scrypt(text.encode(), salt=salt, **_SCRYPT).hex()
+    return hashlib.scrypt(text.encode(), salt=uid.encode(), **_SCRYPT).hex()
 
 
-def _containers_changed(before: int, whose: str) -> Problem:
+def _containers_changed(before: int, whose: str, cure: str) -> Problem:
     return Problem(
-        "ContainersChanged",
-        f"spec.containers: {whose} has {before} containers, and this number cannot change: set it to {before}",
+        "ContainersChanged", f"spec.containers: {whose} has {before} containers, and this number cannot change: {cure}"
     )
 
 

@@ -95,7 +95,7 @@ def rival_problem(manifest: Manifest, spec: StreamClusterSpec, others: Iterable[
 def _goes_before(other: Manifest, manifest: Manifest, place: Place) -> bool:
     """Return whether another StreamCluster goes before one that wants `place`."""
     claimed = claim_of(manifest)
-    holds = claimed == place or (claimed is None and _is_placed(manifest))
+    holds = claimed == place or (claimed is None and is_placed(manifest))
     if _holds(other) != holds:
         return _holds(other)
     if not holds and _is_refused(other):
@@ -105,10 +105,11 @@ def _goes_before(other: Manifest, manifest: Manifest, place: Place) -> bool:
 
 def _holds(manifest: Manifest) -> bool:
     """Return whether a StreamCluster holds a place; those of operators that wrote no claim do once they are placed."""
-    return claim_of(manifest) is not None or _is_placed(manifest)
+    return claim_of(manifest) is not None or is_placed(manifest)
 
 
-def _is_placed(manifest: Manifest) -> bool:
+def is_placed(manifest: Manifest) -> bool:
+    """Return whether a container of a StreamCluster has had a worker, which writes into its object store first."""
     status = manifest.get("status")
     return isinstance(status, dict) and bool(status.get("containers"))
 

@@ -1,11 +1,16 @@
-"""Explain from the status of pods why they are not ready; pure (docs/design.md#resources).
+"""Explain from the status of pods and of their workload why they are not ready; pure (docs/design.md#resources).
 
 A running process reports on its own ``/readyz`` what it waits for. This module finds what keeps a process from running.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.common import limits
+from tailrace_operator.kube.manifests import time_ms
+from tailrace_operator.kube.objects import DEPLOYMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -40,6 +45,42 @@ def terminating_pods(pods: Iterable[Manifest], wanted: Collection[str]) -> str:
         return ""
     more = f", and {len(ending) - _NAMES_MAX} more" if len(ending) > _NAMES_MAX else ""
     return f"waiting for terminating pods: {', '.join(ending[:_NAMES_MAX])}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Pods that Kubernetes does not create. ``why``: empty while that may pass. ``is_lasting``: it has not passed."""
+
+    why: str
+    is_lasting: bool
+
+
+def missing_pods(workload: Manifest, since: object, now_ms: int) -> Missing | None:
+    """Return why pods of a workload are not created, as by a quota or a webhook; None: as far as it says they are.
+
+    A Deployment has the reason. A StatefulSet has it in its Events only, which the operator may not read. `since`: the
+    time since when pods of the StatefulSet are not ready, as Kubernetes writes it. `now_ms`: in ms since 1970.
+    """
+    status = _status(workload)
+    if workload.get("kind") == DEPLOYMENTS.kind:
+        for condition in _list(status, "conditions"):
+            if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+                why = _line(condition.get("message") or condition.get("reason") or "pods are not created")
+                return Missing(why, _lasts(condition.get("lastTransitionTime"), now_ms))
+        return None
+    count = _number(_mapping(workload, "spec"), "replicas") - _number(status, "replicas")
+    rolling = _number(status, "observedGeneration") < _number(workload["metadata"], "generation")
+    if count <= 0 or rolling:  # until a change is observed, the number of pods is that of before
+        return None
+    if not _lasts(since, now_ms):
+        return Missing("", is_lasting=False)
+    pods = "1 pod is" if count == 1 else f"{count} pods are"
+    return Missing(f"{pods} not created, kubectl describe sts/{workload['metadata']['name']} says why", is_lasting=True)
+
+
+def _lasts(since: object, now_ms: int) -> bool:
+    begun_ms = time_ms(since)
+    return begun_ms > 0 and now_ms - begun_ms > limits.OPERATOR_PODS_MISSING_S * 1000
 
 
 def _is_ready(pod: Manifest) -> bool:
@@ -94,6 +135,11 @@ def _status(pod: Manifest) -> Mapping[str, Any]:
 def _mapping(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = of.get(name)
     return found if isinstance(found, dict) else {}
+
+
+def _number(of: Mapping[str, Any], name: str) -> int:
+    found = of.get(name)
+    return found if type(found) is int else 0
 
 
 def _list(of: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:

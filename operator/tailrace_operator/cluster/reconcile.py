@@ -42,13 +42,14 @@ from tailrace_operator.cluster.state import (
     running_workers,
 )
 from tailrace_operator.cluster.tier2 import Tier2Error
-from tailrace_operator.kube.manifests import is_deleted
+from tailrace_operator.kube.manifests import is_deleted, written_condition
 from tailrace_operator.kube.objects import DEPLOYMENTS, PODS, SECRETS, SERVICES, STATEFUL_SETS
 from tailrace_operator.reconcile.outcome import Condition, Outcome, Status, ready
 from tailrace_operator.schema.specs import StreamClusterSpec
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Kind, Manifest
+    from tailrace.common.ports import Clock
     from tailrace_operator.cluster.placement import Placements
     from tailrace_operator.cluster.tier2 import Credentials, Tier2Probe
     from tailrace_operator.kube.objects import Objects
@@ -88,6 +89,7 @@ class StreamClusterReconciler:
         objects: Objects,
         probe: Tier2Probe,
         placements: Placements,
+        clock: Clock,
         *,
         image: str,
         namespace: str | None,
@@ -97,6 +99,7 @@ class StreamClusterReconciler:
         self._children = ChildWriter(objects, STREAM_CLUSTERS, children)
         self._probe = probe
         self._placements = placements
+        self._clock = clock
         self._image = image
         self._namespace = namespace
         self._period_s = period_s
@@ -119,6 +122,11 @@ class StreamClusterReconciler:
     def away(self, manifest: Manifest, message: str) -> tuple[Condition, ...]:
         """See Reconciler.away."""
         return ()
+
+    def heard(self, manifest: Manifest) -> None:
+        """Start the placer of a cluster that has had workers: after a failover it waits for no reconciliation."""
+        if claims.is_placed(manifest) and not is_deleted(manifest):
+            self._placements.ensure(str(manifest["metadata"]["namespace"]), str(manifest["metadata"]["name"]))
 
     async def gone(self, namespace: str, name: str) -> None:
         """See Reconciler.gone."""
@@ -243,20 +251,25 @@ class StreamClusterReconciler:
         except ForbiddenError as error:
             raise checks.secret_forbidden(spec.tier2) from error
         credentials = checks.credentials_of(spec.tier2, secret)
-        mark = await self._probe.look(spec.tier2, credentials)
-        problem = checks.mark_problem(spec, spec.cluster_id(metadata["uid"]), mark)
+        is_placed = claims.is_placed(manifest)
+        has_data = is_placed or spec.adopt_cluster_id is not None
+        mark = await self._probe.look(spec.tier2, credentials, creates_bucket=not has_data)
+        is_claimed = claims.claim_of(manifest) is not None
+        problem = checks.mark_problem(
+            spec, spec.cluster_id(metadata["uid"]), mark, is_placed=is_placed, is_claimed=is_claimed
+        )
         if problem is not None:
-            raise Tier2Error(problem.reason, problem.message)
+            raise Tier2Error(problem.reason, problem.message, transient=problem.transient)
         assert secret is not None
         version = (str(metadata["uid"]), f"{secret['metadata']['uid']} {secret['metadata']['resourceVersion']}")
         await self._check_rights(version, spec.tier2, credentials)
         if version not in self._fingerprints:
             if len(self._fingerprints) >= limits.OPERATOR_OBJECTS_MAX:
                 self._fingerprints.clear()
-            self._fingerprints[version] = checks.fingerprint(secret, credentials)
+            self._fingerprints[version] = checks.fingerprint(str(metadata["uid"]), credentials)
         try:
             rules = await self._probe.rules(spec.tier2, credentials)
-        except Tier2Error as error:  # of no use to clients, so it makes nothing unusable
+        except (Tier2Error, UnavailableError) as error:  # of no use to clients, so it makes nothing unusable
             _logger.info("bucket_rules_not_read", bucket=spec.tier2.bucket, reason=str(error))
             return self._fingerprints[version], rules_condition(spec.tier2, None)
         return self._fingerprints[version], rules_condition(spec.tier2, rules)
@@ -356,7 +369,10 @@ class StreamClusterReconciler:
         self, manifest: Manifest, component: _Component, workload: Manifest | None, wanted: int
     ) -> Condition:
         """Return the condition of a component's pods; list the pods only when they are not ready."""
-        found = pods_condition(component.condition, component.noun, workload, wanted)
+        before = written_condition(manifest, component.condition)
+        since = before.get("lastTransitionTime") if before.get("status") == Status.FALSE else None
+        now_ms = self._clock.now_ms()
+        found = pods_condition(component.condition, component.noun, workload, wanted, since=since, now_ms=now_ms)
         if workload is None or found.is_true:
             return found
         metadata = manifest["metadata"]
@@ -371,7 +387,9 @@ class StreamClusterReconciler:
         own_names = [names.store_pod(metadata["name"], ordinal) for ordinal in range(wanted)]
         terminating = terminating_pods(pods, own_names if component is _STORE else ())
         problem = "; ".join(filter(None, (terminating, pod_problem(pods))))
-        return pods_condition(component.condition, component.noun, workload, wanted, problem)
+        return pods_condition(
+            component.condition, component.noun, workload, wanted, problem, since=since, now_ms=now_ms
+        )
 
 
 def _false(condition_type: str, reason: str, message: str) -> Condition:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.cluster.cluster_map import read_map
 from tailrace.common.errors import BadRequestError
 from tailrace_operator.cluster import names
+from tailrace_operator.cluster.pod_diagnostics import missing_pods
 from tailrace_operator.kube.manifests import CONTAINERS_OPEN, written_condition
 from tailrace_operator.kube.objects import DEPLOYMENTS
 from tailrace_operator.reconcile.outcome import READY, Condition, Status
@@ -29,11 +30,19 @@ def ready_pods(workload: Manifest | None) -> int:
 
 
 def pods_condition(
-    condition_type: str, what: str, workload: Manifest | None, wanted: int, problem: str = ""
+    condition_type: str,
+    what: str,
+    workload: Manifest | None,
+    wanted: int,
+    problem: str = "",
+    *,
+    since: object = None,
+    now_ms: int = 0,
 ) -> Condition:
     """Return whether all wanted pods are ready and up to date.
 
-    `problem`: why pods are not ready, from their status.
+    `problem`: why pods are not ready, from their status. `since`: the time since when they are not, as written in the
+    status; None: they were. `now_ms`: the time in ms since 1970.
     """
     if workload is None:
         return Condition(
@@ -41,6 +50,8 @@ def pods_condition(
         )
     status = _status(workload)
     ready, updated = ready_pods(workload), _count(status, "updatedReplicas")
+    missing = missing_pods(workload, since, now_ms)
+    problem = "; ".join(filter(None, (missing.why if missing else "", problem)))
     why = f": {problem}" if problem else ""
     rolling = _count(status, "observedGeneration") < int(workload["metadata"].get("generation") or 0)
     old = _old_pods(workload)
@@ -52,6 +63,8 @@ def pods_condition(
             changed = f"{updated} are up to date" if updated < wanted else f"{old} not up to date"
         count = max(wanted, updated + old)
         message = f"{ready} of {count} {what} pods are ready, {changed}{why}."
+        if missing is not None and missing.is_lasting:
+            return Condition(condition_type, Status.FALSE, "PodsMissing", message)
         return Condition(condition_type, Status.FALSE, "PodsChanging", message, warn_on=None)
     if ready < wanted:
         message = f"{ready} of {wanted} {what} pods are ready{why}."

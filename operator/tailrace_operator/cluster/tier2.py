@@ -7,12 +7,10 @@ deletes one small object, which shows whether the credentials may do that and wh
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import io
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -27,6 +25,7 @@ from tailrace.common import limits
 from tailrace.common.errors import StartError, TailraceError
 from tailrace_operator.cluster.bounded_http import BoundedHttp, HeaderError
 from tailrace_operator.cluster.bucket_rules import BucketRules, read_rules
+from tailrace_operator.cluster.check_threads import CheckThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,10 +37,14 @@ T = TypeVar("T")
 _WRONG_CREDENTIALS: Final = {
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
-    "AuthorizationHeaderMalformed",
     "InvalidTokenId",
     "ExpiredToken",
 }
+_WRONG_REGION: Final = "AuthorizationHeaderMalformed"
+"""The code of a signature for another region than the bucket's, or with an access key that is none."""
+_REGION: Final = "us-east-1"  # of requests where the resource names none, as in segment stores
+ACCESS_DENIED: Final = "AccessDenied"
+"""The reason of credentials that may not do something."""
 _DENIED: Final = {"AccessDenied", "AllAccessDisabled"}
 
 
@@ -75,11 +78,15 @@ class Tier2Probe(Protocol):
         """Return the bucket's own rules about deletions. Raises as `look`."""
         ...
 
-    async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
-        """Return which cluster bucket and prefix belong to; None: to no cluster yet. Create a missing bucket.
+    async def look(
+        self, tier2: Tier2Spec, credentials: Credentials, *, creates_bucket: bool = True
+    ) -> ClusterIdentity | None:
+        """Return which cluster bucket and prefix belong to; None: to no cluster yet, or the bucket is missing.
+
+        Create a missing bucket, unless `creates_bucket` is false.
 
         Raises:
-            Tier2Error: the object store cannot be used.
+            Tier2Error: the object store cannot be used. UnavailableError: it was not asked, because other checks last.
         """
         ...
 
@@ -87,25 +94,27 @@ class Tier2Probe(Protocol):
         """Put, read, list and delete one small object. Call it only for a place that `look` gave to this cluster.
 
         Raises:
-            Tier2Error: the object store refuses one of these, or cannot be used.
+            Tier2Error: the object store refuses one of these, or cannot be used. UnavailableError as `look`.
         """
         ...
 
 
 class MinioProbe:
-    """Implements Tier2Probe. The client blocks, so it runs in a few threads; every check has a deadline."""
+    """Implements Tier2Probe. The client blocks, so it runs in threads; every check has a deadline."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(limits.TIER2_CHECK_THREADS, thread_name_prefix="tailrace-tier2")
+        self._threads = CheckThreads()
         self._proofs = 0
 
     def close(self) -> None:
         """Stop the threads; checks in progress end at their deadlines."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
-    async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
+    async def look(
+        self, tier2: Tier2Spec, credentials: Credentials, *, creates_bucket: bool = True
+    ) -> ClusterIdentity | None:
         """See Tier2Probe.look."""
-        return await self._run(_ask, tier2, credentials)
+        return await self._run(functools.partial(_ask, creates_bucket), tier2, credentials)
 
     async def rules(self, tier2: Tier2Spec, credentials: Credentials) -> BucketRules:
         """See Tier2Probe.rules."""
@@ -117,14 +126,12 @@ class MinioProbe:
         await self._run(functools.partial(_prove_rights, self._proofs), tier2, credentials)
 
     async def _run(self, ask: Callable[[minio.Minio, Tier2Spec], T], tier2: Tier2Spec, credentials: Credentials) -> T:
+        deadline_s = 2 * limits.TIER2_CHECK_DEADLINE_S  # names are resolved before the other one begins
         try:
-            # This deadline includes the wait for a thread.
-            async with asyncio.timeout(2 * limits.TIER2_CHECK_DEADLINE_S):
-                return await asyncio.get_running_loop().run_in_executor(
-                    self._threads, _answered, ask, tier2, credentials
-                )
+            check = functools.partial(_answered, ask, tier2, credentials)
+            return await self._threads.run(tier2.endpoint, check, deadline_s)
         except TimeoutError as error:
-            raise _unreachable(tier2, f"no response within {2 * limits.TIER2_CHECK_DEADLINE_S:g} s") from error
+            raise _unreachable(tier2, f"no response within {deadline_s:g} s") from error
 
 
 def _answered(ask: Callable[[minio.Minio, Tier2Spec], T], tier2: Tier2Spec, credentials: Credentials) -> T:
@@ -189,12 +196,12 @@ def _client(tier2: Tier2Spec, credentials: Credentials, pool: BoundedHttp) -> mi
         credentials.access_key,
         credentials.secret_key,
         secure=url.scheme == "https",
-        region=tier2.region or "us-east-1",  # the region that segment stores sign with; it saves a request
+        region=tier2.region or _REGION,  # the region that segment stores sign with; it saves a request
         http_client=pool,
     )
 
 
-def _ask(client: minio.Minio, tier2: Tier2Spec) -> ClusterIdentity | None:
+def _ask(creates_bucket: bool, client: minio.Minio, tier2: Tier2Spec) -> ClusterIdentity | None:
     key = f"{tier2.prefix}/{CLUSTER_KEY}" if tier2.prefix else CLUSTER_KEY
     try:
         answer = client.get_object(tier2.bucket, key)
@@ -202,7 +209,8 @@ def _ask(client: minio.Minio, tier2: Tier2Spec) -> ClusterIdentity | None:
         if error.code == "NoSuchKey":
             return None
         if error.code == "NoSuchBucket":
-            _make(client, tier2)
+            if creates_bucket:
+                _make(client, tier2)
             return None
         raise
     try:
@@ -273,6 +281,12 @@ def _refused(tier2: Tier2Spec, error: S3Error) -> Tier2Error:
             f"spec.tier2.credentialsSecret: {tier2.endpoint} rejects the credentials of Secret {secret} "
             f"({_code(error)}): correct its accessKey and secretKey",
         )
+    if error.code == _WRONG_REGION:
+        return Tier2Error(
+            "CredentialsWrong",
+            f"spec.tier2.region: {tier2.endpoint} rejects signatures for region {tier2.region or _REGION} "
+            f"({_code(error)}): set it to the bucket's region, or correct the accessKey of Secret {secret}",
+        )
     if error.code in _DENIED:
         return _denied("read", tier2)
     if error.code in ("NoSuchBucket", "InvalidBucketName"):
@@ -286,7 +300,7 @@ def _refused(tier2: Tier2Spec, error: S3Error) -> Tier2Error:
 
 def _denied(verb: str, tier2: Tier2Spec) -> Tier2Error:
     return Tier2Error(
-        "AccessDenied",
+        ACCESS_DENIED,
         f"spec.tier2.credentialsSecret: the credentials of Secret {tier2.credentials_secret} may not {verb} "
         f"{tier2.url}: allow them to read, write, list and delete there",
     )

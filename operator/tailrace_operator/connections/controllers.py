@@ -174,6 +174,11 @@ class Controllers:
         finally:
             link.users -= 1
 
+    def is_silent(self, cluster: ClusterName) -> bool:
+        """Return whether the last probe of the controller was not answered. Other calls fail for other reasons, too."""
+        link = self._links.get(cluster)
+        return link is not None and link.silent_until_s is not None
+
     async def describe(self, cluster: ClusterName, stream: StreamName) -> StreamDescription:
         """Return a stream's present state with its sizes, inside of `use`. Callers of about the same time share a call.
 

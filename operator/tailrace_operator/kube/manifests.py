@@ -62,7 +62,11 @@ def time_text(unix_ms: int) -> str:
 
 def created_ms(manifest: Manifest) -> int:
     """Return when an object was created, in ms since 1970; 0: it does not say."""
-    text = (manifest.get("metadata") or {}).get("creationTimestamp")
+    return time_ms((manifest.get("metadata") or {}).get("creationTimestamp"))
+
+
+def time_ms(text: object) -> int:
+    """Return a time as `time_text` writes it, in ms since 1970; 0: it is none."""
     return round(datetime.datetime.fromisoformat(text).timestamp() * 1000) if is_time(text) else 0
 
 

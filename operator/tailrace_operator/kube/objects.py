@@ -1,14 +1,15 @@
 """Objects of any kind in the Kubernetes API: the port, and its adapter over the official client (ADR 0013).
 
 Children are written by server-side apply under one field manager, so fields that the operator does not name belong to
-other managers. An object's own status and finalizers are written by merge patches that compare the object's version.
+other managers. An object's own status and finalizers, and a child whose specification cannot be rendered, are written
+by merge patches that compare the object's version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from urllib.parse import quote
 
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
@@ -41,7 +42,7 @@ _NO_VERSION: Final = "1"
 """The version of no object: an apply with it conflicts with an existing object and creates a missing one (ADR 0017)."""
 _OTHER_UID: Final = "metadata.uid: Invalid value"
 
-__all__ = ["STREAM_CLUSTERS", "HttpObjects", "Objects", "Page"]
+__all__ = ["STREAM_CLUSTERS", "HttpObjects", "ListObjects", "Objects", "Page"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,10 @@ class Objects(Protocol):
         """
         ...
 
+    async def merge_spec(self, kind: Kind, manifest: Manifest, spec: Mapping[str, Any]) -> Manifest:
+        """Set these fields of the object's specification, and keep all others. Raises as `merge_status`."""
+        ...
+
     async def set_finalizers(self, kind: Kind, manifest: Manifest, finalizers: Sequence[str]) -> Manifest:
         """Set the complete list of the object's finalizers. Raises as `merge_status`."""
         ...
@@ -119,6 +124,10 @@ class Objects(Protocol):
     async def namespace_is_terminating(self, namespace: str) -> bool:
         """Return whether the namespace is being deleted or does not exist."""
         ...
+
+
+ListObjects: TypeAlias = "Callable[[Kind, str], Awaitable[Collection[Manifest]]]"
+"""Returns the objects of a kind in a namespace: of the API server as `Objects.list`, or as they were last heard of."""
 
 
 class HttpObjects:
@@ -186,6 +195,10 @@ class HttpObjects:
     async def merge_status(self, kind: Kind, manifest: Manifest, status: Mapping[str, Any]) -> Manifest:
         """See Objects.merge_status."""
         return await self._merge("set the status of", "/status", kind, manifest, {"status": dict(status)})
+
+    async def merge_spec(self, kind: Kind, manifest: Manifest, spec: Mapping[str, Any]) -> Manifest:
+        """See Objects.merge_spec."""
+        return await self._merge("change", "", kind, manifest, {"spec": dict(spec)})
 
     async def set_finalizers(self, kind: Kind, manifest: Manifest, finalizers: Sequence[str]) -> Manifest:
         """See Objects.set_finalizers."""

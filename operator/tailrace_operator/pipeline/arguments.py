@@ -36,7 +36,9 @@ def _job(plan: Plan) -> list[str]:
             places = [str(spec.input), str(spec.stream), f"--checkpoint={spec.checkpoint}"]
         case "audit":
             # The image has nothing that draws the page.
-            places = [tier2.url, str(spec.output), f"--s3-endpoint={tier2.endpoint}", "--dated", "--no-page"]
+            # An option of Tier 2 alone: the output may be in another store, where the settings of Spark say.
+            tier2_endpoint = f"--option=tier2Endpoint={tier2.endpoint}"
+            places = [tier2.url, str(spec.output), tier2_endpoint, "--dated", "--no-page"]
             if tier2.region:
                 places.append(f"--option=tier2Region={tier2.region}")
         case _:

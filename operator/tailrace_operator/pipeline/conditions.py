@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace_operator.cluster.pod_diagnostics import pod_problem
@@ -10,8 +11,9 @@ from tailrace_operator.pipeline.observed import named
 from tailrace_operator.reconcile.outcome import Condition, Outcome, Status, ready
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from tailrace.cluster.kubernetes import Manifest
     from tailrace_operator.pipeline.observed import Observed
     from tailrace_operator.schema.pipeline_spec import PipelineSpec
 
@@ -38,6 +40,31 @@ def refused(reason: str, message: str, retry_after_s: float | None = None) -> Ou
 def not_observed(reason: str) -> Condition:
     """Return condition Running while the operator does not look at the driver."""
     return Condition(RUNNING, Status.UNKNOWN, reason, "Whether the driver runs is not observed.", warn_on=None)
+
+
+def suspended(left: Sequence[Manifest]) -> Condition:
+    """Return condition Running when no pods are to run. `left`: those that have not ended."""
+    if left:
+        return _stopping(f"the end of {named(left)}")
+    message = "spec.suspend is set; the next run goes on where this one was."
+    return Condition(RUNNING, Status.FALSE, "Suspended", message, warn_on=None)
+
+
+def not_stopped(why: str) -> Condition:
+    """Return condition Running when no pods are to run and the operator cannot stop them."""
+    message = f"spec.suspend is set, but what runs cannot be stopped: {why}."
+    return Condition(RUNNING, Status.UNKNOWN, "NotStopped", message, warn_on=Status.UNKNOWN)
+
+
+def is_observed(found: Outcome) -> bool:
+    """Return whether an outcome says something of the driver."""
+    return all(one != not_observed(one.reason) for one in found.conditions if one.type == RUNNING)
+
+
+def with_running(found: Outcome, running: Condition) -> Outcome:
+    """Return an outcome that does not say whether the driver runs with a condition that does."""
+    parts = tuple(running if one.type == RUNNING else one for one in found.conditions)
+    return replace(found, conditions=parts)
 
 
 def waiting(what: str, retry_after_s: float) -> Outcome:
@@ -79,10 +106,8 @@ def _running(spec: PipelineSpec, seen: Observed, *, failing: bool) -> Condition:
     is_between = seen.driver is None and not seen.goes_on
     if seen.last is not None and not seen.last.succeeded and (spec.schedule is None or is_between):
         return not_running("Failed", f"The run has failed: {seen.last.message or 'no reason given'}.", warn=True)
-    if spec.suspend and seen.left:
-        return _stopping(f"the end of {named(seen.left)}")
     if spec.suspend:
-        return not_running("Suspended", "spec.suspend is set; the next run goes on where this one was.")
+        return suspended(seen.left)
     if seen.driver is None and seen.last is not None and spec.schedule is None:
         return not_running("Complete", "The job has written all there was.")
     if seen.held_up:

@@ -12,34 +12,14 @@ from tailrace.common import limits
 from tailrace_operator.kube.manifests import is_time
 from tailrace_operator.kube.objects import CRON_JOBS, JOBS
 from tailrace_operator.pipeline import names
+from tailrace_operator.pipeline.last_run import LastRun
 from tailrace_operator.pipeline.pods import CONTAINER
+from tailrace_operator.pipeline.render import SPECIFICATION_ANNOTATION
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Kind, Manifest
 
 _ENDED: Final = ("Succeeded", "Failed")
-
-
-@dataclass(frozen=True, slots=True)
-class LastRun:
-    """A run that has ended."""
-
-    succeeded: bool
-    time: str
-    rows: int | None = None
-    batches: int | None = None
-    message: str = ""
-
-    def as_status(self) -> dict[str, Any]:
-        """Return the fields of the status."""
-        found = {
-            "result": "Succeeded" if self.succeeded else "Failed",
-            "time": self.time,
-            "rows": self.rows,
-            "batches": self.batches,
-            "message": self.message or None,
-        }
-        return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +73,21 @@ def observe(kind: Kind, workload: Manifest | None, jobs: Iterable[Manifest], pod
     restarts = _number(_status(job), "failed") if job is not None else sum(map(_restarts, alive[-1:]))
     return Observed(
         driver=alive[-1] if alive else None,
-        left=tuple(pod for pod in (*drivers, *executors) if not has_ended(pod)),
+        left=left_of(listed),
         executors=sum(_phase(pod) == "Running" for pod in executors),
         restarts=restarts,
         ended_executors=tuple(pod for pod in executors if has_ended(pod) or _owners(pod) & gone),
         last_error=_last_error(drivers),
-        last=_last_run(end, [pod for pod in drivers if _is_of(pod, ended)]) if ended and end else None,
+        last=_last_run(ended, end, [pod for pod in drivers if _is_of(pod, ended)]) if ended and end else None,
         goes_on=job is not None and end_of_job(job) is None,
     )
+
+
+def left_of(pods: Iterable[Manifest]) -> tuple[Manifest, ...]:
+    """Return the pods that have not ended: drivers, oldest first, and then executors."""
+    left = [pod for pod in pods if not has_ended(pod)]
+    drivers = sorted((pod for pod in left if _role(pod) == names.DRIVER), key=_created)
+    return (*drivers, *(pod for pod in left if _role(pod) == names.EXECUTOR))
 
 
 def has_ended(pod: Manifest) -> bool:
@@ -133,16 +120,18 @@ def _last_error(drivers: list[Manifest]) -> str:
     return ""
 
 
-def _last_run(ended: Mapping[str, Any], drivers: list[Manifest]) -> LastRun:
-    succeeded = ended["type"] == "Complete"
-    time = str(ended.get("lastTransitionTime", ""))
+def _last_run(job: Manifest, end: Mapping[str, Any], drivers: list[Manifest]) -> LastRun:
+    specification = str((job["metadata"].get("annotations") or {}).get(SPECIFICATION_ANNOTATION, ""))
+    succeeded = end["type"] == "Complete"
+    time = str(end.get("lastTransitionTime", ""))
     phase = "Succeeded" if succeeded else "Failed"
     pod = next((pod for pod in reversed(drivers) if _phase(pod) == phase), None)
     said = str(_terminated(pod).get("message") or "") if pod is not None else ""
     if not succeeded:
-        return LastRun(False, time, message=_line(said) or _line(ended.get("message")))
+        message = _line(said) or _line(end.get("message"))
+        return LastRun(False, time, message=message, specification=specification)
     numbers = _numbers(said)
-    return LastRun(True, time, numbers.get("rows"), numbers.get("batches"))
+    return LastRun(True, time, numbers.get("rows"), numbers.get("batches"), specification=specification)
 
 
 def _numbers(said: str) -> Mapping[str, int]:

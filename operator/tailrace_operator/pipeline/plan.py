@@ -11,6 +11,7 @@ from tailrace_operator.schema.pipeline_spec import ObjectStoreSpec
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
+    from tailrace_operator.pipeline.last_run import LastRun
     from tailrace_operator.schema.pipeline_spec import PipelineSpec
     from tailrace_operator.schema.specs import Tier2Spec
 
@@ -20,7 +21,7 @@ class Plan:
     """The input of `children`. ``image``: when the specification names none. ``run``: a new value begins a new run.
 
     ``is_observed``: the operator has carried out this specification before. ``ended``: the Job of a run that has ended
-    and is not made again; it stays unchanged.
+    and is not made again; it stays unchanged. ``last_run``: the one in the status.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Plan:
     run: str
     is_observed: bool = False
     ended: Manifest | None = None
+    last_run: LastRun | None = None
 
     @property
     def store(self) -> ObjectStoreSpec:

@@ -19,20 +19,20 @@ from tailrace.common.errors import BadRequestError, InvalidSpecError, NotFoundEr
 from tailrace_operator.cluster.checks import credentials_of
 from tailrace_operator.cluster.child_writer import ChildWriter, Existing, OwnerDeletedError
 from tailrace_operator.cluster.name_conflicts import is_owned, name_conflict
-from tailrace_operator.cluster.tier2 import Tier2Error
+from tailrace_operator.cluster.tier2 import ACCESS_DENIED, Tier2Error
 from tailrace_operator.kube.manifests import generation_of, is_deleted
 from tailrace_operator.kube.objects import CRON_JOBS, JOBS, PIPELINES, PODS, SECRETS, STREAM_CLUSTERS
 from tailrace_operator.pipeline import conditions, names, runs
+from tailrace_operator.pipeline.last_run import LastRun
 from tailrace_operator.pipeline.observed import Observed, end_of_job, has_ended, named, observe
 from tailrace_operator.pipeline.plan import Plan
 from tailrace_operator.pipeline.render import RUN_ANNOTATION, WORKLOADS, children, digest_of, workload_kind
+from tailrace_operator.pipeline.suspension import Suspension, is_suspended
 from tailrace_operator.reconcile.outcome import Outcome
 from tailrace_operator.schema.pipeline_spec import PipelineSpec, bucket_and_path
 from tailrace_operator.schema.specs import StreamClusterSpec, Tier2Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tailrace.cluster.kubernetes import Kind, Manifest
     from tailrace.common.ports import Clock
     from tailrace_operator.cluster.tier2 import Tier2Probe
@@ -50,6 +50,8 @@ class _Applied:
 
     digest: str
     until_s: float
+    of: tuple[str, int | None]
+    """Uid and generation of the Pipeline."""
 
 
 class PipelineReconciler:
@@ -70,6 +72,7 @@ class PipelineReconciler:
         self._waits: dict[tuple[str, str], int] = {}
         """By the same: how often in a row something had to end before the children could be applied."""
         self._children: ChildWriter[Plan] = ChildWriter(objects, PIPELINES, children)
+        self._suspension = Suspension(objects)
 
     @property
     def kind(self) -> Kind:
@@ -95,6 +98,26 @@ class PipelineReconciler:
         """See Reconciler.reconcile."""
         if is_deleted(manifest):
             return Outcome()
+        if not is_suspended(manifest):
+            return await self._reconcile(manifest)
+        # Whatever a check finds, and however long it takes, what runs stops before it.
+        running = None if self._is_applied(manifest) else await self._stop(manifest)
+        outcome = await self._reconcile(manifest)
+        if conditions.is_observed(outcome):
+            return outcome
+        return conditions.with_running(outcome, running or await self._stop(manifest))
+
+    def _is_applied(self, manifest: Manifest) -> bool:
+        """Return whether the children are as the specification asks for, and need not be applied again."""
+        applied = self._applied.get(_key(manifest))
+        now_s = asyncio.get_running_loop().time()
+        return applied is not None and applied.of == _version(manifest) and now_s < applied.until_s
+
+    async def _stop(self, manifest: Manifest) -> Condition:
+        self._applied.pop(_key(manifest), None)  # what was applied may be changed now
+        return await self._suspension.stop(manifest)
+
+    async def _reconcile(self, manifest: Manifest) -> Outcome:
         try:
             spec = PipelineSpec.parse(manifest)
         except InvalidSpecError as error:
@@ -117,18 +140,41 @@ class PipelineReconciler:
         plan = self._plan(manifest, spec, cluster.tier2, self._image)
         try:
             await self._check_folders(plan)
-            return await self._carry_out(plan)
+            await self._forget(plan, manifest)
+            return await self._carry_out(plan, _version(manifest))
         except Tier2Error as error:
             return conditions.refused(error.reason, str(error), limits.OPERATOR_WAIT_S)
         except OwnerDeletedError:
             return Outcome()
 
+    async def _forget(self, plan: Plan, manifest: Manifest) -> None:
+        """Write that the run in the status is of another specification, before one of the present one begins.
+
+        Raises:
+            OwnerDeletedError. WriteConflictError: the status was written at the same time.
+        """
+        if runs.is_forgotten(plan):
+            try:
+                await self._objects.merge_status(PIPELINES, manifest, {"lastRun": {"specification": None}})
+            except NotFoundError as error:
+                raise OwnerDeletedError from error
+
     @staticmethod
     def _plan(manifest: Manifest, spec: PipelineSpec, tier2: Tier2Spec, image: str) -> Plan:
         metadata = manifest["metadata"]
         run = str((metadata.get("annotations") or {}).get(RUN_ANNOTATION, ""))
-        is_observed = (manifest.get("status") or {}).get("observedGeneration") == generation_of(manifest)
-        return Plan(metadata["name"], metadata["namespace"], metadata["uid"], spec, tier2, image, run, is_observed)
+        status = manifest.get("status") or {}
+        return Plan(
+            metadata["name"],
+            metadata["namespace"],
+            metadata["uid"],
+            spec,
+            tier2,
+            image,
+            run,
+            is_observed=status.get("observedGeneration") == generation_of(manifest),
+            last_run=LastRun.of_status(status),
+        )
 
     async def _check_folders(self, plan: Plan) -> None:
         """Check that the object store takes what the job writes, and make missing buckets. Raises Tier2Error.
@@ -150,34 +196,42 @@ class PipelineReconciler:
         self._usable[key] = wanted
 
     async def _check_folder(self, field: str, url: str, store: ObjectStoreSpec, secret: Manifest | None) -> None:
-        """Check that a folder is not among a cluster's objects, whatever name the endpoint has. Raises Tier2Error."""
+        """Check that a folder is not among a cluster's objects, whatever name the endpoint has. Raises Tier2Error.
+
+        Credentials may be limited to the folder: prefixes above it that they may not read are not looked at.
+        """
         bucket, path = bucket_and_path(url)
         for prefix in prefixes(path):
             place = Tier2Spec(bucket, store.endpoint, store.credentials_secret, prefix, store.region)
             try:
                 mark = await self._probe.look(place, credentials_of(place, secret))
             except Tier2Error as error:
+                if error.reason == ACCESS_DENIED and prefix != path:
+                    continue
                 message = str(error).replace("spec.tier2.bucket", field).replace("spec.tier2", f"{field}, object store")
                 raise Tier2Error(error.reason, message, transient=error.transient) from error
             if mark is not None:
                 message = f"{field}: {url} is inside {place.url} of cluster {mark.cluster_id}: set another folder."
                 raise Tier2Error("OutputInCluster", message)
 
-    async def _carry_out(self, plan: Plan) -> Outcome:
+    async def _carry_out(self, plan: Plan, version: tuple[str, int | None]) -> Outcome:
         key, name, kind = (plan.namespace, plan.name), names.of(plan.name), workload_kind(plan)
         digest, now_s = digest_of(plan), asyncio.get_running_loop().time()
         before = self._applied.pop(key, None)
-        workload = await self._own(plan, kind, name)
+        workload, remembered = await self._own(plan, kind, name), runs.remembered(plan)
+        is_there = workload is not None or remembered is not None
         message = ""
-        if workload is not None and before is not None and before.digest == digest and now_s < before.until_s:
+        if is_there and before is not None and before.digest == digest and now_s < before.until_s:
             self._applied[key] = before
         else:
             outcome, workload, message = await self._apply(plan)
             if outcome is not None:
                 return outcome
             if not message:
-                self._applied[key] = _Applied(digest, now_s + limits.OPERATOR_PERIOD_S)
+                self._applied[key] = _Applied(digest, now_s + limits.OPERATOR_PERIOD_S, version)
         seen = await self._look(plan, workload)
+        if workload is None and remembered is not None:
+            seen = replace(seen, last=remembered)
         await self._remove_ended(plan, seen)
         progress = None
         if seen.driver is not None and seen.is_running:
@@ -197,8 +251,9 @@ class PipelineReconciler:
         _, job = existing.get((JOBS.plural, names.of(plan.name)), (JOBS, None))
         if end_of_job(job) is not None:
             plan = replace(plan, ended=job)  # one that is to be made again would have been removed
+        is_done = job is None and runs.remembered(plan) is not None
         try:
-            applied = await self._children.apply(plan, existing, pods=True)
+            applied = await self._children.apply(plan, existing, pods=not is_done)
         except BadRequestError as error:
             return None, None, f"The Kubernetes API refuses a child of this resource: {error}."
         return None, applied.get(workload_kind(plan).plural), ""
@@ -254,19 +309,9 @@ class PipelineReconciler:
         kind = workload_kind(plan)
         jobs = await self._objects.list(JOBS, plan.namespace, names.labels(plan.name)) if kind is CRON_JOBS else ()
         if plan.spec.suspend and workload is not None:
-            await self._stop_scheduled(plan, workload, jobs)
+            await self._suspension.stop_scheduled(plan.namespace, workload, jobs)
         pods = await self._objects.list(PODS, plan.namespace, names.labels(plan.name))
         return observe(kind, workload, jobs, pods)
-
-    async def _stop_scheduled(self, plan: Plan, schedule: Manifest, jobs: Iterable[Manifest]) -> None:
-        """Delete the Jobs of a CronJob that have not ended: its own suspension only starts no more of them."""
-        for job in jobs:
-            metadata = job["metadata"]
-            if not is_owned(job, schedule["metadata"]["uid"]) or end_of_job(job) is not None:
-                continue
-            with contextlib.suppress(NotFoundError, WriteConflictError):
-                await self._objects.delete(JOBS, plan.namespace, metadata["name"], metadata["uid"])
-                _logger.info("scheduled_run_stopped", namespace=plan.namespace, name=metadata["name"])
 
     async def _remove_ended(self, plan: Plan, seen: Observed) -> None:
         """Delete executors that have ended: a killed driver leaves them, and its successor has its own."""
@@ -292,6 +337,14 @@ def prefixes(path: str) -> list[str]:
     """Return a path and all that it is below, the whole bucket first."""
     parts = path.split("/")
     return ["/".join(parts[:count]) for count in range(len(parts) + 1)]
+
+
+def _key(manifest: Manifest) -> tuple[str, str]:
+    return manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+
+
+def _version(manifest: Manifest) -> tuple[str, int | None]:
+    return manifest["metadata"]["uid"], generation_of(manifest)
 
 
 def _is_made_again(plan: Plan, job: Manifest) -> bool:

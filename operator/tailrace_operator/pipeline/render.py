@@ -108,11 +108,11 @@ def _run_once(plan: Plan, spec: Mapping[str, Any], made_of: Mapping[str, str]) -
         before = plan.ended["metadata"].get("annotations") or {}
         spec, made_of = plan.ended["spec"], {RUN_ANNOTATION: before.get(RUN_ANNOTATION, "")}
     # Not on the pods: those of Jobs that earlier versions made cannot be changed.
-    annotations = {**made_of, SPECIFICATION_ANNOTATION: _specification(plan)}
+    annotations = {**made_of, SPECIFICATION_ANNOTATION: specification_of(plan)}
     return _child(plan, JOBS, {"spec": spec}, annotations)
 
 
-def _specification(plan: Plan) -> str:
+def specification_of(plan: Plan) -> str:
     """Return a text that changes with what the user asks of a run. The next versions must not change it by themselves.
 
     What is not set is left out, so that a new field does not change it.

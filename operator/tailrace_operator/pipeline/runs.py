@@ -1,19 +1,28 @@
-"""Decide whether a Job is made again; pure (docs/pipelines.md#what-runs-when).
+"""Decide whether a run is made again; pure (docs/pipelines.md#what-runs-when).
 
 A Job's pods cannot be changed. One that has not ended is made again when anything in its pods changes, so that its run
 goes on with the present image and object store. One that has ended is made again only for another specification: what
-it has written would be written a second time.
+it has written would be written a second time. So a run in the status is not repeated when its Job has been removed, as
+the TTL of Jobs and clean-ups of nodes do.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace_operator.kube.objects import JOBS
 from tailrace_operator.pipeline.observed import end_of_job
-from tailrace_operator.pipeline.render import RUN_ANNOTATION, SPECIFICATION_ANNOTATION, children
+from tailrace_operator.pipeline.render import (
+    RUN_ANNOTATION,
+    SPECIFICATION_ANNOTATION,
+    children,
+    specification_of,
+    workload_kind,
+)
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
+    from tailrace_operator.pipeline.last_run import LastRun
     from tailrace_operator.pipeline.plan import Plan
 
 
@@ -32,7 +41,27 @@ def has_run(plan: Plan, job: Manifest) -> bool:
     specification = _annotation(job, SPECIFICATION_ANNOTATION)
     if not specification:
         return plan.is_observed
-    return specification == _annotation(children(plan)[-1].manifest, SPECIFICATION_ANNOTATION)
+    return specification == specification_of(plan)
+
+
+def remembered(plan: Plan) -> LastRun | None:
+    """Return the run of the plan's specification that has ended as the status says; None: it says of none.
+
+    A run that did not end is not in the status: when its Job is removed, it begins again.
+    """
+    last = plan.last_run
+    if last is None or not last.specification or workload_kind(plan) is not JOBS:
+        return None
+    return last if last.specification == specification_of(plan) else None
+
+
+def is_forgotten(plan: Plan) -> bool:
+    """Return whether the plan has another specification than the run in the status.
+
+    What the plan's run begins to write, one of the earlier specification would have to write again.
+    """
+    last = plan.last_run
+    return last is not None and bool(last.specification) and last.specification != specification_of(plan)
 
 
 def _annotation(job: Manifest, name: str) -> str:

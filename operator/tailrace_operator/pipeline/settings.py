@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
+from tailrace.pipelines.s3.settings import s3a_settings
 from tailrace_operator.cluster.pods import ACCESS_KEY, SECRET_KEY
 from tailrace_operator.pipeline import names
 
@@ -15,7 +16,6 @@ FOLDER: Final = "/etc/tailrace"
 """Where the ConfigMap is mounted."""
 SETTINGS_FILE: Final = "spark.conf"
 EXECUTOR_FILE: Final = "executor.json"
-REGION_DEFAULT: Final = "us-east-1"
 
 
 def heap_mib(memory_bytes: int) -> int:
@@ -51,19 +51,7 @@ def _defaults(plan: Plan) -> dict[str, str]:
         "spark.app.name": plan.name,
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "WARN",
-        "spark.ui.port": str(names.UI_PORT),
-        "spark.hadoop.fs.s3a.endpoint": store.endpoint,
-        "spark.hadoop.fs.s3a.endpoint.region": store.region or REGION_DEFAULT,
-        "spark.hadoop.fs.s3a.path.style.access": "true",
-        "spark.hadoop.fs.s3a.connection.ssl.enabled": "true" if store.endpoint.startswith("https:") else "false",
-        "spark.hadoop.fs.s3a.input.stream.type": "classic",
-        # In memory, because Hadoop would run a shell to prepare folders for buffers on disk.
-        "spark.hadoop.fs.s3a.fast.upload.buffer": "bytebuffer",
-        "spark.hadoop.fs.s3a.fast.upload.active.blocks": "2",
-        "spark.hadoop.fs.s3a.multipart.size": "16M",
-        "spark.hadoop.fs.s3a.aws.credentials.provider": (
-            "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
-        ),
+        **s3a_settings(store.endpoint, store.region or ""),
     }
 
 
@@ -72,6 +60,7 @@ def _of_pods(plan: Plan) -> dict[str, str]:
     found = {
         "spark.master": master(plan),
         "spark.driver.memory": f"{heap_mib(driver.memory_bytes)}m",
+        "spark.ui.port": str(names.UI_PORT),  # the status, the container and network policies name it, too
     }
     if executors.instances == 0:
         return found

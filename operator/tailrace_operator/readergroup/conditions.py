@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 ACCEPTED: Final = "Accepted"
 LAGGING: Final = "Lagging"
-WAITING: Final = frozenset({"ClusterNotFound", "ClusterLeaving", "StreamNotFound"})
-"""Reasons of Accepted False while the specification waits for something: it was not refused."""
 _FIELDS: Final = ("uid", "onlineReaders", "unassignedSegments", "lagBytes", "lagSeconds", "lastPublishedCut")
 
 
@@ -46,6 +44,15 @@ def unmeasured(reason: str, message: str, *, uid: str | None, retry_after_s: flo
         *_unknown(reason),
     )
     return Outcome(conditions, {**dict.fromkeys(_FIELDS), "uid": uid}, retry_after_s=retry_after_s)
+
+
+def away(*, subscribes: bool) -> tuple[Condition, ...]:
+    """Return the conditions that cannot be known while controllers or segment stores do not answer.
+
+    ``subscribes``: the group's positions count for retention. What it has lost stays as it was found last.
+    """
+    lag, blocking, _ = _unknown("Unavailable")
+    return (lag, blocking) if subscribes else (lag,)
 
 
 def _unknown(reason: str) -> tuple[Condition, ...]:
@@ -86,7 +93,7 @@ def mismatch(group: str, fields: str, *, edit_waits: bool) -> Condition:
         "resource is gone and has left the group. Or adapt this resource to the group."
         if edit_waits
         else f"Reader group {group} exists with another configuration: {fields} differ. Adapt the resource to the "
-        "group, or edit the resource again to reset the group, or delete the group."
+        "group, or edit one of its fields that configure the group to reset it, or delete the group."
     )
     return Condition(READY, Status.FALSE, "ConfigurationMismatch", message)
 

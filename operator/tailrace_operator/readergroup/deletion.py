@@ -41,7 +41,7 @@ async def delete_group(objects: Objects, controllers: Controllers, manifest: Man
     try:
         async with controllers.use(cluster) as client:
             stored = await client.context.controller.reader_group_config(spec.scope, spec.group_name)
-            owner = await belongs_to(objects, spec, manifest, stored.group_id)
+            owner = await belongs_to(objects.list, spec, manifest, stored.group_id)
             if owner != manifest["metadata"]["uid"]:
                 kept = f"Reader group {group} is kept: it belongs to another ReaderGroup, uid {owner}."
                 return Outcome(notices=(Notice("ReaderGroupRetained", kept),), finalizer=False)

@@ -1,13 +1,16 @@
 """Track the lag of all reader groups: one measurement of a cluster serves all its groups (docs/design.md#resources).
 
-The first request after a period starts the measurement. Other requests wait for it, or return the last result. A group
-without a sample is measured alone, beside the others: it may wait for a container that is not open.
+The first request after a period starts the measurement. Other requests wait for it, or return the last result. A
+measurement begins with the groups whose result is the oldest, and takes no more groups once it has lasted for a while.
+A group whose last measurement failed, or was too long ago, is measured alone, beside the others: it may wait for a
+container that is not open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,18 +43,28 @@ class TrackedGroup:
 
 @dataclass(slots=True)
 class _Group:
-    """A tracked group. ``handle`` follows the state of a group of the Java flavour; ``results`` counts measurements."""
+    """A tracked group. ``handle`` follows the state of a group of the Java flavour; ``results`` counts measurements.
+
+    ``found``: the result of the last one, which ended at ``found_s`` on the loop's clock.
+    """
 
     group: TrackedGroup
     handle: ReaderGroup | None = None
     seen: dict[str, Seen] = field(default_factory=dict)
     found: Sample | TailraceError | None = None
+    found_s: float = -math.inf
     results: int = 0
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def note(self, found: Sample | TailraceError) -> None:
+    def current(self, now_s: float) -> Sample | None:
+        """Return the sample of the last measurement; None: it failed, or is too old."""
+        if isinstance(self.found, Sample) and now_s - self.found_s <= limits.OPERATOR_LAG_AGE_MAX_S:
+            return self.found
+        return None
+
+    def note(self, found: Sample | TailraceError, now_s: float) -> None:
         """Keep the result of a measurement. After a failure the state is opened again."""
-        self.found = found
+        self.found, self.found_s = found, now_s
         self.results += 1
         if isinstance(found, TailraceError):
             self.handle = None
@@ -59,12 +72,33 @@ class _Group:
 
 @dataclass(slots=True)
 class _Cluster:
-    """Groups by their resource, and when they were last measured together, on the loop's clock."""
+    """Groups by their resource, and when they were last measured together, on the loop's clock.
+
+    ``measurements``: of all together, that have ended.
+    """
 
     groups: dict[str, _Group] = field(default_factory=dict)
     histories: Histories = field(default_factory=Histories)
     measured_s: float | None = None
+    measurements: int = 0
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def is_due(self, now_s: float, measurements: int) -> bool:
+        """Return whether the groups are to be measured together.
+
+        ``measurements``: those that had ended when the request came. One that waited for another one has its result.
+        """
+        if self.measured_s is None:
+            return True
+        return self.measurements == measurements and now_s - self.measured_s >= limits.OPERATOR_LAG_PERIOD_S
+
+    def to_measure(self) -> list[_Group]:
+        """Return the groups that are measured together, the one with the oldest result first.
+
+        Without those whose last measurement failed: each may wait for its deadline, and its own requests measure it.
+        """
+        groups = [group for group in self.groups.values() if not isinstance(group.found, TailraceError)]
+        return sorted(groups, key=lambda group: group.found_s)
 
 
 class LagTracker:
@@ -92,11 +126,15 @@ class LagTracker:
             group = known.groups[wanted.resource] = _Group(wanted)
         group.group = wanted
         results = group.results
+        measurements = known.measurements
         async with known.measuring:
-            if known.measured_s is None or self._now_s() - known.measured_s >= limits.OPERATOR_LAG_PERIOD_S:
+            if known.is_due(self._now_s(), measurements):
                 known.measured_s = self._now_s()
-                await self._measure(cluster, known, list(known.groups.values()))
-        if group.results == results and not isinstance(group.found, Sample):
+                try:
+                    await self._measure(cluster, known, known.to_measure())
+                finally:
+                    known.measurements += 1
+        if group.results == results and group.current(self._now_s()) is None:
             await self._measure(cluster, known, [group])
         if isinstance(group.found, TailraceError):
             raise group.found.with_traceback(None)
@@ -104,11 +142,12 @@ class LagTracker:
         return group.found
 
     def samples(self) -> Iterator[tuple[str, Sample]]:
-        """Yield the newest sample of every group that could be measured, with its resource."""
+        """Yield the newest sample of every group that was measured recently, with its resource."""
+        now_s = self._now_s()
         for cluster in self._clusters.values():
             for resource, group in cluster.groups.items():
-                if isinstance(group.found, Sample):
-                    yield resource, group.found
+                if (found := group.current(now_s)) is not None:
+                    yield resource, found
 
     def invalidate(self, cluster: ClusterName) -> None:
         """Discard the samples of a changed cluster: the next request measures its groups again."""
@@ -133,15 +172,20 @@ class LagTracker:
         return asyncio.get_running_loop().time()
 
     async def _measure(self, cluster: ClusterName, known: _Cluster, groups: list[_Group]) -> None:
-        """Measure groups, a few at a time; the failure of one group does not affect others."""
+        """Measure groups, a few at a time; the failure of one group does not affect others.
+
+        Those that are not reached in time keep their result, and are the first ones of the next measurement.
+        """
         self.measurements += 1
         look = SegmentLook(known.histories)
-        left = iter(groups)
+        left, until_s = iter(groups), self._now_s() + limits.OPERATOR_LAG_MEASURE_S
 
         async def work() -> None:
             for group in left:  # shared by all workers
                 async with group.measuring:  # else a group that is measured alone would change meanwhile
-                    group.note(await self._result(cluster, group, look))
+                    group.note(await self._result(cluster, group, look), self._now_s())
+                if self._now_s() >= until_s:
+                    return
 
         await run_all(*(work() for _ in groups[: limits.OPERATOR_LAG_CONCURRENT_MAX]))
 

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The result of one measurement. ``published``: cuts that the group sent to the controller, by ``scope/stream``."""
+    """The result of one measurement.
+
+    ``published``: cuts that the group sent to the controller, by ``scope/stream``. ``generation``: that of the state.
+    """
 
     online_readers: int
     unassigned_segments: int
@@ -41,6 +44,7 @@ class Sample:
     age: Age
     published: Mapping[str, StreamCut]
     group_id: uuid.UUID | None
+    generation: int = 0
 
 
 @dataclass(slots=True)
@@ -124,6 +128,7 @@ async def measure(
         age=oldest(ages),
         published=published,
         group_id=positions.group_id,
+        generation=positions.generation,
     )
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.client.group.reader_group import group_config
 from tailrace.client.model import ReaderGroupConfig, StreamName
 from tailrace.common.stream_policies import StreamDataRetention
-from tailrace_operator.kube.manifests import generation_of, written_condition
-from tailrace_operator.readergroup.conditions import ACCEPTED, WAITING
-from tailrace_operator.reconcile.outcome import Status, condition_of
 
 if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Manifest
@@ -23,6 +22,7 @@ _RETENTIONS: Final[Mapping[str, StreamDataRetention]] = {
     "AutomaticAtLastCheckpoint": StreamDataRetention.AUTOMATIC_AT_LAST_CHECKPOINT,
 }
 _CHECKPOINTS_OFF_MS: Final = -1
+DIGEST: Final = "configurationDigest"
 
 
 def wanted_config(spec: ReaderGroupSpec, start: Mapping[str, StreamCut | None]) -> ReaderGroupConfig:
@@ -47,27 +47,35 @@ def differences(spec: ReaderGroupSpec, stored: ReaderGroupConfig) -> list[str]:
 
     `start` is not compared, because it applies only when the group is created, and an application's reset changes it.
     """
-    wanted = wanted_config(spec, {})
-    pairs = {
-        "streams": (set(wanted.starting), set(stored.starting)),
-        "retentionType": (wanted.retention, stored.retention),
-        "checkpointIntervalMs": (wanted.automatic_checkpoint_ms, stored.automatic_checkpoint_ms),
-        "maxOutstandingCheckpoints": (wanted.max_outstanding_checkpoints, stored.max_outstanding_checkpoints),
-        "groupRefreshMs": (wanted.group_refresh_ms, stored.group_refresh_ms),
+    wanted, found = _compared(wanted_config(spec, {})), _compared(stored)
+    return [name for name, value in wanted.items() if value != found[name]]
+
+
+def _compared(config: ReaderGroupConfig) -> dict[str, Any]:
+    """Return the fields of a configuration that are compared, by their names in the spec."""
+    return {
+        "streams": sorted(config.starting),
+        "retentionType": int(config.retention),
+        "checkpointIntervalMs": config.automatic_checkpoint_ms,
+        "maxOutstandingCheckpoints": config.max_outstanding_checkpoints,
+        "groupRefreshMs": config.group_refresh_ms,
     }
-    return [name for name, (asked, found) in pairs.items() if asked != found]
 
 
-def is_edited(manifest: Manifest) -> bool:
-    """Return whether the spec was edited since it was last carried out; a new resource is not edited."""
-    observed = (manifest.get("status") or {}).get("observedGeneration")
-    generation = generation_of(manifest)
-    if observed is None or generation is None:
-        return False
-    refused_since = generation > 1 and condition_of(manifest, ACCEPTED) is Status.FALSE
-    # What waits for a cluster or a stream keeps the generation that was carried out: nothing was refused.
-    waits = written_condition(manifest, ACCEPTED).get("reason") in WAITING
-    return bool(observed < generation) or (refused_since and not waits)
+def digest_field(spec: ReaderGroupSpec) -> dict[str, str]:
+    """Return the field of the status that remembers which configuration was carried out."""
+    text = json.dumps(_compared(wanted_config(spec, {})), sort_keys=True)
+    return {DIGEST: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def is_edited(spec: ReaderGroupSpec, manifest: Manifest) -> bool:
+    """Return whether the configuration in the spec was edited since it was last carried out.
+
+    A new resource is not edited. Nor is one whose status is of an operator that did not remember what it carried out:
+    the edit may have been one of other fields, and a reset cannot be taken back.
+    """
+    before = (manifest.get("status") or {}).get(DIGEST)
+    return before is not None and before != digest_field(spec)[DIGEST]
 
 
 def oldest_resource(manifests: Sequence[Mapping[str, Any]]) -> str:

@@ -31,7 +31,7 @@ from tailrace_operator.readergroup import conditions, retention
 from tailrace_operator.readergroup.deletion import delete_group
 from tailrace_operator.readergroup.lag_tracker import LagTracker, TrackedGroup
 from tailrace_operator.readergroup.ownership import belongs_to
-from tailrace_operator.readergroup.plan import differences, is_edited, publishes, wanted_config
+from tailrace_operator.readergroup.plan import differences, digest_field, is_edited, publishes, wanted_config
 from tailrace_operator.reconcile.outcome import Condition, Outcome
 from tailrace_operator.schema.specs import ReaderGroupSpec
 
@@ -42,15 +42,18 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Clock
     from tailrace.common.stream_cut import StreamCut
     from tailrace_operator.connections.controllers import Controllers
-    from tailrace_operator.kube.objects import Objects
+    from tailrace_operator.kube.objects import ListObjects, Objects
     from tailrace_operator.readergroup.measure import Sample
 
 
 class ReaderGroupReconciler:
-    """Implements Reconciler for ReaderGroups."""
+    """Implements Reconciler for ReaderGroups. ``list_known``: lists what may be late; None: ``objects`` does."""
 
-    def __init__(self, objects: Objects, controllers: Controllers, clock: Clock) -> None:
+    def __init__(
+        self, objects: Objects, controllers: Controllers, clock: Clock, list_known: ListObjects | None = None
+    ) -> None:
         self._clock = clock
+        self._list_known = list_known or objects.list
         self._objects = objects
         self._controllers = controllers
         self.lag = LagTracker(controllers)
@@ -72,7 +75,11 @@ class ReaderGroupReconciler:
 
     def away(self, manifest: Manifest, message: str) -> tuple[Condition, ...]:
         """See Reconciler.away."""
-        return ()
+        try:
+            spec = ReaderGroupSpec.parse(manifest)
+        except InvalidSpecError:
+            return ()
+        return conditions.away(subscribes=publishes(spec))
 
     async def gone(self, namespace: str, name: str) -> None:
         """See Reconciler.gone."""
@@ -118,10 +125,12 @@ class ReaderGroupReconciler:
                 return conditions.refused(error.reason, str(error), retry_after_s=limits.OPERATOR_WAIT_S)
             except BadRequestError as error:
                 return conditions.refused("Refused", f"The controller refuses the specification: {error}.")
-        uid = await belongs_to(self._objects, spec, manifest, done.group_id)
-        outcome = await self._measured(cluster, spec, manifest, done.ready, uid)
+        uid = await belongs_to(self._list_known, spec, manifest, done.group_id)
+        outcome = await self._measured(cluster, spec, manifest, done.ready, uid, done.generation)
         carried_out = outcome.carried_out and not done.edit_waits
-        return dataclasses.replace(outcome, notices=(*done.notices, *outcome.notices), carried_out=carried_out)
+        status = {**outcome.status, **(digest_field(spec) if carried_out else {})}
+        notices = (*done.notices, *outcome.notices)
+        return dataclasses.replace(outcome, status=status, notices=notices, carried_out=carried_out)
 
     async def _apply_steps(self, client: Client, spec: ReaderGroupSpec, manifest: Manifest) -> _Done:
         """Make the group match the specification."""
@@ -134,11 +143,10 @@ class ReaderGroupReconciler:
             return _Done(conditions.matching(group), made.group_id, notice)
         differing = differences(spec, stored)
         if not differing:
-            return _Done(conditions.matching(group), stored.group_id)
+            return _Done(conditions.matching(group), stored.group_id, generation=stored.generation)
         fields = ", ".join(f"spec.{name}" for name in differing)
-        owner = await belongs_to(self._objects, spec, manifest, stored.group_id)
-        edited = is_edited(manifest)
-        if edited and owner == manifest["metadata"]["uid"]:
+        edited = is_edited(spec, manifest)
+        if edited and await self._owns(spec, manifest, stored.group_id):
             await _require_streams(client, spec)
             await _reset(client, spec)
             notice = Notice(
@@ -148,14 +156,30 @@ class ReaderGroupReconciler:
             return _Done(conditions.matching(group), stored.group_id, notice)
         return _Done(conditions.mismatch(group, fields, edit_waits=edited), stored.group_id, edit_waits=edited)
 
+    async def _owns(self, spec: ReaderGroupSpec, manifest: Manifest, group_id: uuid.UUID) -> bool:
+        """Return whether the group belongs to this resource; only then the API server is asked, to make sure."""
+        for list_objects in (self._list_known, self._objects.list):
+            if await belongs_to(list_objects, spec, manifest, group_id) != manifest["metadata"]["uid"]:
+                return False
+        return True
+
     # -- both ---------------------------------------------------------------------------------------------------
 
     async def _measured(
-        self, cluster: ClusterName, spec: ReaderGroupSpec, manifest: Manifest, ready: Condition, uid: str | None
+        self,
+        cluster: ClusterName,
+        spec: ReaderGroupSpec,
+        manifest: Manifest,
+        ready: Condition,
+        uid: str | None,
+        generation: int = 0,
     ) -> Outcome:
         group = f"{spec.scope}/{spec.group_name}"
+        notices: tuple[Notice, ...] = ()
         try:
             sample = await self._sample(cluster, spec, manifest)
+            if sample.generation < generation:
+                notices = await self._finish_reset(cluster, spec, generation)
         except NoSuchReaderGroupError:
             message = f"Reader group {group} has no state yet."
             if spec.flavour == "Rust":
@@ -165,7 +189,24 @@ class ReaderGroupReconciler:
             message = f"The state of reader group {group} cannot be read: {error}."
             return conditions.unmeasured("StateUnreadable", message, uid=uid)
         held = await self._held(cluster, spec)
-        return conditions.measured(sample, spec.lag_threshold, ready, held, uid)
+        outcome = conditions.measured(sample, spec.lag_threshold, ready, held, uid)
+        return dataclasses.replace(outcome, notices=notices)
+
+    async def _finish_reset(self, cluster: ClusterName, spec: ReaderGroupSpec, generation: int) -> tuple[Notice, ...]:
+        """Complete a reset that was cut off: the controller has `generation`, and the state had an older one.
+
+        Return the Event; none when the state has that generation now, because the sample is older.
+        """
+        async with self._controllers.use(cluster) as client:
+            handle = await client.reader_groups(spec.scope).open(spec.group_name)
+            if (await handle.state()).config.generation >= generation:
+                return ()
+            await handle.finish_reset()
+        message = (
+            f"A reset of reader group {spec.scope}/{spec.group_name} was cut off before the group's state was written. "
+            "Now it is; readers have to be created again."
+        )
+        return (Notice("ReaderGroupResetFinished", message),)
 
     async def _held(self, cluster: ClusterName, spec: ReaderGroupSpec) -> tuple[Condition, ...]:
         """Return the conditions of the group's part in the retention of its streams."""
@@ -207,13 +248,15 @@ class ReaderGroupReconciler:
 class _Done:
     """What was done to a group: condition Ready, the group's id, and the Event of a change.
 
-    ``edit_waits``: an edit is carried out only when the group belongs to this resource.
+    ``edit_waits``: an edit is carried out only when the group belongs to this resource. ``generation``: that the
+    group's state has to have.
     """
 
     ready: Condition
     group_id: uuid.UUID
     notice: Notice | None = None
     edit_waits: bool = False
+    generation: int = 0
 
     @property
     def notices(self) -> tuple[Notice, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace_operator.connections.controllers import ClusterState
 from tailrace_operator.kube.manifests import Notice
 
@@ -36,21 +35,9 @@ async def retention_reason(
         return f"StreamCluster {cluster.name} does not exist"
     if state is ClusterState.DELETING:
         return f"StreamCluster {cluster.name} is being deleted"
-    if await _namespace_is_terminating(objects, cluster.namespace):
+    if await objects.namespace_is_terminating(cluster.namespace):
         return f"namespace {cluster.namespace} is being deleted"
     return None
-
-
-async def _namespace_is_terminating(objects: Objects, namespace: str) -> bool:
-    """Return whether the namespace is being deleted; False where the operator may not read namespaces.
-
-    Raises:
-        UnavailableError: the API server does not answer.
-    """
-    try:
-        return await objects.namespace_is_terminating(namespace)
-    except ForbiddenError:
-        return False
 
 
 def release_notice(manifest: Manifest, kind: str, what: str, why: str) -> Notice:

@@ -38,3 +38,9 @@ def cluster_of(manifest: Manifest) -> Key:
     """Return the StreamCluster that a Stream or ReaderGroup names."""
     name = (manifest.get("spec") or {}).get("cluster")
     return Key(STREAM_CLUSTERS.plural, str(manifest["metadata"]["namespace"]), str(name))
+
+
+def endpoint_of(manifest: Manifest) -> str:
+    """Return the endpoint of the object store that a StreamCluster names; empty: it names none."""
+    tier2 = (manifest.get("spec") or {}).get("tier2") or {}
+    return str(tier2.get("endpoint") or "")

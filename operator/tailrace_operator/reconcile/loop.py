@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
@@ -19,6 +19,7 @@ from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, TailraceError
 from tailrace_operator.kube.manifests import FINALIZER, is_deleted
 from tailrace_operator.reconcile.keys import Key, key_of
+from tailrace_operator.reconcile.known_objects import KnownObjects
 from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Status
 from tailrace_operator.reconcile.status_writer import StatusWriter
 from tailrace_operator.reconcile.watch_check import WatchCheck
@@ -36,6 +37,10 @@ _logger = structlog.get_logger()
 
 FieldSelector: TypeAlias = Callable[["Manifest"], Any]
 """Selects the fields of an object whose change is of interest."""
+
+
+_SHARING: Final = 2
+"""Of so many objects that others depend on, none gets more than its share of the workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +61,23 @@ class ReconcileLoop:
         self._status = StatusWriter(objects, clock)
         self._reconcilers: dict[str, Reconciler] = {}
         self._watched_fields: dict[str, FieldSelector] = {}
-        self._known: dict[Key, Manifest] = {}
-        self._counts: Counter[str] = Counter()
+        self._known = KnownObjects()
+        self._listed: set[str] = set()
+        """Kinds of which all objects are known, by their plural."""
         self._last_seen: dict[Key, Any] = {}
         self._failures: dict[Key, int] = {}
+        self._group_of: dict[str, Callable[[Manifest], Hashable]] = {}
+        self._heard: dict[str, Callable[[Manifest], None]] = {}
         self._depends_on: dict[str, Callable[[Manifest], Key]] = {}
         self._dependencies: dict[str, _Dependency] = {}
         self._last_notified: dict[Key, Any] = {}
         """Of objects that others depend on: the fields at the last notification of their dependents."""
         self._queues: dict[str, WorkQueue[Key]] = {}
-        """By kind, so that Streams that wait for a controller take no workers from StreamClusters."""
+        """By kind, so that Streams that wait for a controller take no workers from StreamClusters.
+
+        Of a kind, the objects of one cluster take a part of the workers when there are other clusters. The same is so
+        of objects of one group.
+        """
         self._watch = WatchCheck()
         self._deleted: dict[str, set[str]] = {}
         """By kind that is being listed: uids of objects whose deletion was heard since the list began."""
@@ -82,17 +94,24 @@ class ReconcileLoop:
         watched_fields: FieldSelector = lambda _: None,
         *,
         depends_on: Callable[[Manifest], Key] | None = None,
+        group_of: Callable[[Manifest], Hashable] | None = None,
+        heard: Callable[[Manifest], None] = lambda _: None,
     ) -> None:
         """Register a kind.
 
         `watched_fields` selects the fields besides the specification whose change requeues an object. `depends_on`
-        returns the object that one of this kind depends on.
+        returns the object that one of this kind depends on. `group_of` returns what objects wait for together: those of
+        one group take a part of the workers. `heard` is called with every version of an object that is heard of, before
+        the object waits for a worker.
         """
         plural = reconciler.kind.plural
+        self._heard[plural] = heard
+        if group_of is not None:
+            self._group_of[plural] = group_of
         if depends_on is not None:
             self._depends_on[plural] = depends_on
         self._reconcilers[plural] = reconciler
-        self._queues[plural] = WorkQueue(self._work)
+        self._queues[plural] = WorkQueue(self._work, group_of=self._sharing)
         self._watched_fields[plural] = watched_fields
 
     def add_dependency(self, kind: Kind, fields: FieldSelector, changed: Callable[[Key], None]) -> None:
@@ -111,14 +130,24 @@ class ReconcileLoop:
         """Return how many objects are known."""
         return len(self._known)
 
-    def conditions(self) -> Counter[tuple[str, str, str]]:
-        """Count the conditions of all known objects by kind, type and status."""
-        found: Counter[tuple[str, str, str]] = Counter()
+    def conditions(self) -> Counter[tuple[str, str, str, str]]:
+        """Count the conditions of all known objects by kind, type, status and reason."""
+        found: Counter[tuple[str, str, str, str]] = Counter()
         for key, manifest in self._known.items():
             kind = self._reconcilers[key.plural].kind.kind
             for condition in (manifest.get("status") or {}).get("conditions") or ():
-                found[kind, str(condition.get("type")), str(condition.get("status"))] += 1
+                status, reason = str(condition.get("status")), str(condition.get("reason"))
+                found[kind, str(condition.get("type")), status, reason] += 1
         return found
+
+    async def list_known(self, kind: Kind, namespace: str) -> Collection[Manifest]:
+        """Return the objects of a kind in a namespace as they were last heard of, which may be late.
+
+        They come from the API server until the first list of the kind has ended. Raises as Objects.list then.
+        """
+        if kind.plural in self._listed:
+            return self._known.of(kind.plural, namespace)
+        return await self._objects.list(kind, namespace)
 
     # -- events
 
@@ -142,15 +171,15 @@ class ReconcileLoop:
         known = self._known.get(key)
         if known is not None and _is_older(manifest, known):
             return
-        if known is None and self._counts[key.plural] >= limits.OPERATOR_OBJECTS_MAX:
+        if known is None and self._known.count(key.plural) >= limits.OPERATOR_OBJECTS_MAX:
             _logger.error(
                 "too_many_objects",
-                known=self._counts[key.plural],
+                known=self._known.count(key.plural),
                 ignored=f"{key.plural} {key.namespace}/{key.name}",
             )
             return
-        self._counts[key.plural] += known is None
-        self._known[key] = manifest
+        self._known.put(key, manifest)
+        self._heard[key.plural](manifest)
         self._notify_dependents(key, manifest)
         seen = (_desired_state(manifest), self._watched_fields[key.plural](manifest))
         wiped = not _has_conditions(manifest) and known is not None and _has_conditions(known)
@@ -161,8 +190,7 @@ class ReconcileLoop:
 
     def _forget(self, key: Key) -> None:
         self._watch.on_event(key, None)
-        if self._known.pop(key, None) is not None:
-            self._counts[key.plural] -= 1
+        if self._known.remove(key):
             self._last_seen.pop(key, None)
             self._failures.pop(key, None)
             self._queues[key.plural].add(key)
@@ -179,13 +207,25 @@ class ReconcileLoop:
             return
         dependency.changed(key)
         for plural, depends_on in self._depends_on.items():
-            dependents = [one for one, its in self._known.items() if one.plural == plural and depends_on(its) == key]
+            dependents = [one for one, its in self._known.items(plural) if depends_on(its) == key]
             spread_s = min(len(dependents) * limits.OPERATOR_DEPENDENT_GAP_S, self._reconcilers[plural].period_s / 2)
             for number, dependent in enumerate(dependents):
                 self._failures.pop(dependent, None)
                 self._queues[plural].add(dependent, number * spread_s / len(dependents))
 
     # -- work
+
+    def _sharing(self, key: Key) -> Hashable | None:
+        """Return the object whose dependents may not take all workers: it may be away. None: no other needs any.
+
+        Of a kind whose objects are in groups, return the group.
+        """
+        depends_on, manifest = self._depends_on.get(key.plural), self._known.get(key)
+        if manifest is not None and key.plural in self._group_of:
+            return self._group_of[key.plural](manifest)
+        if depends_on is None or manifest is None or sum(map(self._known.count, self._dependencies)) < _SHARING:
+            return None
+        return depends_on(manifest)
 
     async def run(self, kinds: Iterable[Kind]) -> NoReturn:
         """Work on objects of these kinds until cancelled. Kinds that are installed later are in a call of their own."""
@@ -213,7 +253,7 @@ class ReconcileLoop:
         found = {key_of(kind, manifest): manifest for manifest in listed}
         versions = {key: _version(manifest) for key, manifest in found.items()}
         self._watch.on_list(kind.plural, versions, asyncio.get_running_loop().time())
-        for key in [key for key in self._known if key.plural == kind.plural and key not in found]:
+        for key in [key for key, _ in self._known.items(kind.plural) if key not in found]:
             await self._forget_if_deleted(kind, key)
         for number, (key, manifest) in enumerate(found.items()):
             if _uid(manifest) in self._deleted[kind.plural]:
@@ -221,6 +261,7 @@ class ReconcileLoop:
             self._update(key, manifest)
             if key in self._known:
                 self._queues[key.plural].add(key, number * spread_s / len(found))
+        self._listed.add(kind.plural)
 
     async def _forget_if_deleted(self, kind: Kind, key: Key) -> None:
         """Forget an object that is not in a list, unless it was created after the list."""
@@ -267,7 +308,7 @@ class ReconcileLoop:
         if manifest is None or known is None or known["metadata"]["uid"] != manifest["metadata"]["uid"]:
             return
         if not _is_older(manifest, known) and not is_deleted(known):
-            self._known[key] = manifest
+            self._known.put(key, manifest)
 
     async def _failed(self, key: Key, reason: str, message: str) -> float:
         """Return the pause before the next attempt; report repeated failures in condition Ready."""

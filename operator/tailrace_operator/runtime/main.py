@@ -27,6 +27,7 @@ from tailrace.common.cycle_collector import collect_cycles_rarely
 from tailrace.common.errors import StartError, TailraceError
 from tailrace.common.http import listen, serve_app
 from tailrace.common.logs import configure_logs
+from tailrace.common.process_exit import stop_on_signals
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.common.task_groups import run_all, running
 from tailrace_operator.cluster.names import MANAGED, controller_uri
@@ -48,7 +49,7 @@ from tailrace_operator.kube.objects import (
 from tailrace_operator.pipeline.driver_status import HttpDriverStatus
 from tailrace_operator.pipeline.reconcile import PipelineReconciler
 from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
-from tailrace_operator.reconcile.keys import Key, cluster_of, owner_of
+from tailrace_operator.reconcile.keys import Key, cluster_of, endpoint_of, owner_of
 from tailrace_operator.reconcile.loop import ReconcileLoop
 from tailrace_operator.runtime.health import Health
 from tailrace_operator.runtime.installed_kinds import InstalledKinds
@@ -165,13 +166,16 @@ class Operator:
             self._objects,
             self._probe,
             self._placements,
+            SystemClock(),
             image=settings.image,
             namespace=settings.served,
             period_s=settings.cluster_period_s,
         )
-        self._loop.add(clusters, watched_fields)
-        self._loop.add(StreamReconciler(self._objects, self._controllers, SystemClock()), depends_on=cluster_of)
-        self._groups = ReaderGroupReconciler(self._objects, self._controllers, SystemClock())
+        self._loop.add(clusters, watched_fields, group_of=endpoint_of, heard=clusters.heard)
+        known = self._loop.list_known
+        streams = StreamReconciler(self._objects, self._controllers, SystemClock(), known)
+        self._loop.add(streams, depends_on=cluster_of)
+        self._groups = ReaderGroupReconciler(self._objects, self._controllers, SystemClock(), known)
         self._loop.add(self._groups, depends_on=cluster_of)
         self._drivers = HttpDriverStatus()
         pipelines = PipelineReconciler(self._objects, self._probe, self._drivers, SystemClock(), settings.spark_image)
@@ -334,11 +338,7 @@ async def _unless_stopped(work: Coroutine[Any, Any, object], stop: asyncio.Event
 
 
 async def _run(settings: Settings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await serve(settings, stop)
+    await serve(settings, stop_on_signals())
 
 
 async def _release(settings: ReleaseSettings) -> None:

@@ -23,7 +23,7 @@ def metrics_of_loop(loop: ReconcileLoop) -> Iterator[Metric]:
     yield CounterMetricFamily("tailrace_operator_failed", "Failed reconciles since the start", value=loop.failed)
     about = "How long all reconciles together took"
     yield CounterMetricFamily("tailrace_operator_reconcile_seconds", about, value=loop.reconcile_s)
-    labels = ["kind", "type", "status"]
+    labels = ["kind", "type", "status", "reason"]
     conditions = GaugeMetricFamily("tailrace_operator_conditions", "Objects with this condition", labels=labels)
     for found, count in sorted(loop.conditions().items()):
         conditions.add_metric(list(found), count)

@@ -135,5 +135,6 @@ REASON: Final = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 REASON_MAX_LENGTH: Final = 1024  # this and the next as in Kubernetes' own conditions
 MESSAGE_MAX_LENGTH: Final = 32_768
 ADDRESS_MAX_LENGTH: Final = 512
+DIGEST_MAX_LENGTH: Final = 64
 WORKERS_LISTED_MAX: Final = 2 * WORKERS_ALL_MAX  # workers that drain are listed beside new ones
 CUT_MAX_LENGTH: Final = 16_384

@@ -311,6 +311,10 @@ def _last_run() -> Schema:
             "rows": integer("Rows that it wrote."),
             "batches": integer("Batches that it wrote."),
             "message": string("Its error.", max_length=grammar.MESSAGE_MAX_LENGTH),
+            "specification": string(
+                "Without schedule: digest of specification and annotation tailrace.io/run; the same is not run again.",
+                max_length=grammar.DIGEST_MAX_LENGTH,
+            ),
         },
     )
 

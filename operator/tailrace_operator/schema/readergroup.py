@@ -141,6 +141,11 @@ def status() -> Schema:
         {
             "observedGeneration": observed_generation(),
             "conditions": conditions(),
+            "configurationDigest": string(
+                "Digest of the group's configuration in the specification that was last carried out. An edit that "
+                "changes it resets the group.",
+                max_length=grammar.DIGEST_MAX_LENGTH,
+            ),
             "uid": string("uid of the resource that owns the group.", max_length=grammar.UUID_LENGTH),
             "onlineReaders": integer("Online readers."),
             "unassignedSegments": integer("Segments that no reader is assigned to."),

@@ -222,6 +222,19 @@ class ReaderGroupSpec:
         )
 
 
+def names_group(manifest: Mapping[str, Any], cluster: str, scope: str, group: str) -> bool:
+    """Return whether a ReaderGroup names this group and its specification is valid."""
+    spec, own = manifest.get("spec") or {}, manifest["metadata"]["name"]
+    # Before it is parsed, which is costly for each of thousands of resources.
+    if (spec.get("cluster"), spec.get("scope"), spec.get("groupName", own)) != (cluster, scope, group):
+        return False
+    try:
+        ReaderGroupSpec.parse(manifest)
+    except InvalidSpecError:
+        return False
+    return True
+
+
 def cluster_name_fits(name: str) -> bool:
     """Return whether this is a valid name of a StreamCluster."""
     return len(name) <= grammar.CLUSTER_NAME_MAX_LENGTH and values.matches(grammar.CLUSTER_NAME, name)

@@ -143,7 +143,7 @@ def spec() -> Schema:
                 max_items=limits.TAGS_PER_STREAM_MAX,
             ),
             "rolloverSize": string(
-                "Maximum size of a segment's chunk in the object store; default: the setting of the server.",
+                "Maximum size of a chunk in the object store, from 1Mi to 8Mi (the default); for new segments.",
                 max_length=grammar.QUANTITY_MAX_LENGTH,
                 pattern=grammar.SIZE,
                 rules=[rules.SIZE_BOUNDED],

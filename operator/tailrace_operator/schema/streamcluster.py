@@ -11,7 +11,6 @@ from tailrace_operator.schema.build import (
     Schema,
     choice,
     conditions,
-    immutable,
     integer,
     keyed_list,
     observed_generation,
@@ -43,6 +42,13 @@ IDENTITY_STAYS: Final = Rule(
     "(!has(self.spec.adoptClusterId) || self.spec.adoptClusterId == oldSelf.spec.adoptClusterId))",
     "adoptClusterId is immutable once containers are placed, because the data and the workers have this id",
     ".spec.adoptClusterId",
+)
+# From its claim on a cluster may have pods, which have this number, and a map of so many containers is made for them.
+CONTAINERS_STAY: Final = Rule(
+    f"({_HAS_NO_DATA}) && (!has(oldSelf.status) || !has(oldSelf.status.tier2)) || "
+    "self.spec.containers == oldSelf.spec.containers",
+    "containers is immutable once the cluster has claimed its place, because its pods and its data have this number",
+    ".spec.containers",
 )
 
 
@@ -136,7 +142,6 @@ def spec() -> Schema:
                 minimum=1,
                 maximum=limits.CONTAINERS_MAX,
                 default=grammar.CONTAINERS_DEFAULT,
-                rules=[immutable("containers")],
             ),
             "segmentStore": _segment_store(),
             "controller": _controller(),
@@ -226,4 +231,4 @@ def status() -> Schema:
 
 def root_rules() -> list[Rule]:
     """Return the rules over the whole resource."""
-    return [CLUSTER_NAME, DATA_STAYS, IDENTITY_STAYS]
+    return [CLUSTER_NAME, DATA_STAYS, IDENTITY_STAYS, CONTAINERS_STAY]

@@ -106,6 +106,14 @@ def controller_away(spec: StreamSpec, message: str) -> tuple[Condition, ...]:
     return (Condition(RETENTION_ENFORCED, Status.FALSE, "ControllerAway", text),)
 
 
+def unavailable(spec: StreamSpec, message: str) -> tuple[Condition, ...]:
+    """Return the condition of retention while controllers answer, and not all that a look at the stream needs."""
+    if spec.retention is None:
+        return ()
+    text = f"Whether spec.retention is enforced is not known: {message}."
+    return (Condition(RETENTION_ENFORCED, Status.UNKNOWN, "Unavailable", text, warn_on=Status.UNKNOWN),)
+
+
 def containers_not_open(spec: StreamSpec, error: str, reported: str) -> Outcome:
     """Return the outcome for a stream that does not answer while workers report containers that they cannot open."""
     text = f"The stream does not answer: {error}. {reported}"

@@ -19,7 +19,7 @@ from tailrace_operator.connections.controllers import ClusterName, ClusterState
 from tailrace_operator.kube.manifests import Notice, created_ms, has_finalizer, is_deleted
 from tailrace_operator.kube.objects import READER_GROUPS, STREAMS
 from tailrace_operator.reconcile.outcome import Condition, Outcome
-from tailrace_operator.schema.specs import ReaderGroupSpec, StreamSpec
+from tailrace_operator.schema.specs import StreamSpec, names_group
 from tailrace_operator.stream import conditions
 from tailrace_operator.stream.deletion import delete_stream
 from tailrace_operator.stream.owner import Owner
@@ -32,17 +32,20 @@ if TYPE_CHECKING:
     from tailrace.cluster.kubernetes import Kind, Manifest
     from tailrace.common.ports import Clock
     from tailrace_operator.connections.controllers import Controllers
-    from tailrace_operator.kube.objects import Objects
+    from tailrace_operator.kube.objects import ListObjects, Objects
 
 UPDATED: Final = "StreamUpdated"
 """The reason of the Event when the stream's configuration was replaced."""
 
 
 class StreamReconciler:
-    """Implements Reconciler for Streams."""
+    """Implements Reconciler for Streams. ``list_known``: lists what may be late; None: ``objects`` does."""
 
-    def __init__(self, objects: Objects, controllers: Controllers, clock: Clock) -> None:
+    def __init__(
+        self, objects: Objects, controllers: Controllers, clock: Clock, list_known: ListObjects | None = None
+    ) -> None:
         self._objects = objects
+        self._list_known = list_known or objects.list
         self._controllers = controllers
         self._clock = clock
 
@@ -65,7 +68,10 @@ class StreamReconciler:
             spec = StreamSpec.parse(manifest)
         except InvalidSpecError:
             return ()
-        return conditions.controller_away(spec, message)
+        cluster = ClusterName(manifest["metadata"]["namespace"], spec.cluster)
+        if self._controllers.is_silent(cluster):
+            return conditions.controller_away(spec, message)
+        return conditions.unavailable(spec, message)
 
     async def reconcile(self, manifest: Manifest) -> Outcome:
         """See Reconciler.reconcile."""
@@ -128,15 +134,16 @@ class StreamReconciler:
         if held is None:
             return outcome
         try:
-            groups = await self._objects.list(READER_GROUPS, me.namespace)
+            groups = await self._list_known(READER_GROUPS, me.namespace)
         except NotFoundError:  # the kind is not installed
             return outcome
-        for manifest in groups:
-            if group_of(manifest) == (spec.cluster, held["subscriber"]):
-                held = {**held, "resource": manifest["metadata"]["name"]}
-                measured = {**outcome.measured, conditions.RETENTION: {**retained, "heldBy": held}}
-                return dataclasses.replace(outcome, measured=measured)
-        return outcome
+        scope, _, group = str(held["subscriber"]).partition("/")
+        naming = (one["metadata"]["name"] for one in groups if names_group(one, spec.cluster, scope, group))
+        resource = min(naming, default=None)
+        if resource is None:
+            return outcome
+        measured = {**outcome.measured, conditions.RETENTION: {**retained, "heldBy": {**held, "resource": resource}}}
+        return dataclasses.replace(outcome, measured=measured)
 
     async def _describe(self, me: Owner, spec: StreamSpec) -> StreamDescription | None:
         try:
@@ -187,15 +194,6 @@ class StreamReconciler:
 
 def _name(spec: StreamSpec) -> StreamName:
     return StreamName(spec.scope, spec.stream_name)
-
-
-def group_of(manifest: Manifest) -> tuple[str, str] | None:
-    """Return cluster and ``scope/group`` of a ReaderGroup; None when its specification is invalid."""
-    try:
-        group = ReaderGroupSpec.parse(manifest)
-    except InvalidSpecError:
-        return None
-    return group.cluster, f"{group.scope}/{group.group_name}"
 
 
 async def _take_step(client: Client, stream: StreamName, me: Owner, step: Step) -> Notice | None:

@@ -48,6 +48,11 @@ VALUES = {
     ],
     "nothing more than needed": ["networkPolicy.enabled=false", "podDisruptionBudget.enabled=false"],
 }
+STREAM_CLUSTER = {
+    "apiVersion": "tailrace.io/v1alpha1",
+    "kind": "StreamCluster",
+    "spec": {"tier2": {"bucket": "data", "endpoint": "http://minio.storage.svc:9000", "credentialsSecret": "minio"}},
+}
 WORKLOADS = {"Deployment", "StatefulSet"}
 FOREIGN = {"ServiceMonitor", "PodMonitor"}
 Manifest = dict[str, Any]
@@ -363,6 +368,47 @@ def test_the_volume_of_the_trial_minio_is_that_of_the_install(
 
 
 @pytest.mark.parametrize(
+    "values", [[], ["cluster.enabled=true", "cluster.name=other", *OWN_TIER2]], ids=["none", "other"]
+)
+def test_an_upgrade_deletes_the_cluster_of_the_release_only_when_it_may(kube: Kubectl, values: list[str]) -> None:
+    """Helm takes the values of before only by an option."""
+    installed = ["cluster.enabled=true", "cluster.name=main", *OWN_TIER2, *NO_IMAGE]
+    kube.apply({**STREAM_CLUSTER, "metadata": {"name": "of-a-user"}})
+    kube.helm("install", RELEASE, str(CHART), *chosen(installed))
+    try:
+        with pytest.raises(KubeError) as caught:
+            kube.helm("upgrade", RELEASE, str(CHART), *chosen([*NO_IMAGE, *values]))
+        assert "would delete the StreamCluster main of this release" in caught.value.answer
+        assert kube.find("streamcluster", "main") is not None
+        kube.helm("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", *chosen(["operator.replicas=1"]))
+        kube.helm("upgrade", RELEASE, str(CHART), *chosen(installed))
+        kube.helm("upgrade", RELEASE, str(CHART), *chosen([*NO_IMAGE, *values, "cluster.allowDeletion=true"]))
+        assert kube.find("streamcluster", "main") is None
+        kube.helm("upgrade", RELEASE, str(CHART), *chosen([*NO_IMAGE, *values]))
+    finally:
+        kube.helm("uninstall", RELEASE, "--no-hooks")
+        kube.delete("streamcluster", "of-a-user")
+
+
+@pytest.mark.parametrize("values", [[], ["operator.enabled=false"]], ids=["forgotten", "disabled"])
+def test_an_operator_of_all_namespaces_serves_fewer_only_when_it_may(kube: Kubectl, values: list[str]) -> None:
+    wide = [*NO_IMAGE, "operator.allNamespaces=true"]
+    kube.helm("install", RELEASE, str(CHART), *chosen(wide))
+    try:
+        with pytest.raises(KubeError) as caught:
+            kube.helm("upgrade", RELEASE, str(CHART), *chosen([*NO_IMAGE, *values]))
+        assert "would no longer serve all namespaces" in caught.value.answer
+        assert "operator.allowNarrowing=true" in caught.value.answer
+        kube.helm("upgrade", RELEASE, str(CHART), "--reset-then-reuse-values", *chosen(["operator.replicas=1"]))
+        kube.helm("upgrade", RELEASE, str(CHART), *chosen(wide))
+        kube.helm("upgrade", RELEASE, str(CHART), *chosen([*NO_IMAGE, *values, "operator.allowNarrowing=true"]))
+        kube.helm("upgrade", RELEASE, str(CHART), *chosen([*NO_IMAGE, *values]))
+        kube.helm("upgrade", RELEASE, str(CHART), *chosen(wide))
+    finally:
+        kube.helm("uninstall", RELEASE, "--no-hooks")
+
+
+@pytest.mark.parametrize(
     ("values", "message"),
     [
         (["cluster.enabled=true"], "cluster.spec.tier2.bucket is required; for a trial, set minio.enabled"),
@@ -379,6 +425,64 @@ def test_values_that_make_no_sense_are_refused(kube: Kubectl, values: list[str],
     with pytest.raises(KubeError) as caught:
         rendered(kube, values)
     assert message in caught.value.answer
+
+
+TEXTS = {"name", "namespace", "serviceName", "serviceAccountName", "storageClassName", "matchNames"}
+
+
+def numbers_and_switches(found: Any, path: str = "") -> list[str]:
+    """Where a number, a switch or nothing stands for a name, a label or a selector."""
+    if isinstance(found, list):
+        return [each for number, item in enumerate(found) for each in numbers_and_switches(item, f"{path}[{number}]")]
+    if not isinstance(found, dict):
+        return []
+    wrong = []
+    for key, value in found.items():
+        is_text = key in TEXTS or path.endswith(("abels", "selector")) or key.startswith("app.kubernetes.io/")
+        for item in value if isinstance(value, list) else [value]:
+            if is_text and not isinstance(item, str | dict):
+                wrong.append(f"{path}.{key}: {value!r}")
+        wrong += numbers_and_switches(value, f"{path}.{key}")
+    return wrong
+
+
+@pytest.mark.parametrize("name", ["123", "true", "1e3", "null"])
+@pytest.mark.parametrize("wide", ["true", "false"])
+def test_names_that_could_be_numbers_or_switches_are_texts(kube: Kubectl, name: str, wide: str) -> None:
+    texts = [f"minio.existingSecret={name}", f"minio.persistence.storageClass={name}"]
+    monitoring = [f"monitoring.{each}.enabled=true" for each in ("serviceMonitor", "prometheusRule", "dashboards")]
+    values = [*VALUES["pipelines"], *monitoring, f"operator.allNamespaces={wide}"]
+    words = ["--kube-version", "1.30.0", *chosen(values), *(word for text in texts for word in ("--set-string", text))]
+    found = yaml.safe_load_all(kube.within(name).helm("template", name, str(CHART), *words))
+    manifests = [manifest for manifest in found if manifest]
+    assert len(manifests) > 20
+    wrong = [f"{each['kind']}{where}" for each in manifests for where in numbers_and_switches(each)]
+    assert wrong == []
+    (cluster,) = of_kind(manifests, "StreamCluster")
+    assert (cluster["metadata"]["name"], cluster["spec"]["tier2"]["credentialsSecret"]) == (name, name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "cluster.spec",
+        "networkPolicy.clients",
+        "networkPolicy.monitoring",
+        "operator.credentialsSecrets",
+        "monitoring.serviceMonitor.labels",
+        "monitoring.prometheusRule.labels",
+        "monitoring.dashboards.labels",
+    ],
+)
+def test_a_value_that_is_left_empty_counts_as_none(kube: Kubectl, path: str) -> None:
+    """As `spec:` without anything below, when all of it was made a comment."""
+    monitoring = [f"monitoring.{each}.enabled=true" for each in ("serviceMonitor", "prometheusRule", "dashboards")]
+    value: Any = None
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    words = ["--kube-version", "1.30.0", *chosen([*VALUES["trial"], *monitoring]), "--values", "-"]
+    text = kube.helm("template", RELEASE, str(CHART), *words, stdin=yaml.safe_dump(value))
+    assert len([manifest for manifest in yaml.safe_load_all(text) if manifest]) > 20
 
 
 def test_helm_finds_nothing_to_object_to(kube: Kubectl) -> None:

@@ -176,6 +176,24 @@ def test_the_place_of_the_data_may_change_before_there_is_any_and_not_after(api:
     api.delete("streamcluster", "placed")
 
 
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"tier2": {"endpoint": TIER2["endpoint"], "bucket": TIER2["bucket"], "prefix": ""}},
+        {"containers": [{"id": 0, "worker": "numbered-store-0-0"}]},
+    ],
+    ids=["claimed", "placed"],
+)
+def test_the_number_of_containers_stays_once_pods_may_have_it(api: Kubectl, status: dict[str, Any]) -> None:
+    api.apply(manifest("StreamCluster", "numbered", {}))
+    api.apply(manifest("StreamCluster", "numbered", {"containers": 8}))
+    api.patch("streamcluster", "numbered", {"status": status}, "--subresource=status")
+    answer = api.refusal(manifest("StreamCluster", "numbered", {"containers": 16}))
+    assert "containers is immutable once the cluster has claimed its place" in answer
+    api.apply(manifest("StreamCluster", "numbered", {"containers": 8, "segmentStore": {"replicas": 3}}))
+    api.delete("streamcluster", "numbered")
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_examples_are_taken(api: Kubectl, path: Path) -> None:
     api("create", "--dry-run=server", "--validate=strict", "--filename", str(path))

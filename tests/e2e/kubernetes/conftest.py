@@ -1,8 +1,8 @@
 """A real cluster with an installed Tailrace for all tests of this folder, and what is kept of a test that fails.
 
-E2E_KUBECONFIG names a cluster that runs (its images are loaded with E2E_IMAGES_LOADED=1 or by the tests on the local
-one); without it the cluster of tests/e2e/cluster is used, and started when it is down. TAILRACE_E2E_KEEP=1 leaves the
-installation behind, and takes images and an installation that are there.
+E2E_KUBECONFIG names a cluster that runs and has the images (`make kind-up IMAGES=all`); without it the cluster of
+tests/e2e/cluster is used, started when it is down, and given the images. TAILRACE_E2E_KEEP=1 leaves the installation
+behind, and takes images and an installation that are there.
 
 What the short form leaves out has its turn by the day: TAILRACE_TEST_DAY=DATE adds some files to it;
 TAILRACE_TEST_FAULT_OF=DATE runs one fault of test_failover.py alone.

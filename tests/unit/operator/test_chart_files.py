@@ -157,6 +157,14 @@ def test_the_chart_has_the_definitions_of_the_repository() -> None:
     assert len(there) == 4
 
 
+@pytest.mark.parametrize("path", sorted((CHART / "templates").rglob("*.yaml")), ids=lambda path: path.stem)
+def test_names_that_users_choose_are_quoted(path: Path) -> None:
+    """Else a namespace called 12 is a number to Kubernetes, and a cluster called true a switch."""
+    chosen = r'\.Release\.Name(space)?|include "tailrace\.(cluster|minioSecret)" [.$]'
+    whole = re.findall(r"[:\[-] \{\{-? ([^{}]+?) -?\}\}(?=[,\]}]|$)", path.read_text(), re.MULTILINE)
+    assert [each for each in whole if re.fullmatch(rf"\$?(?:{chosen})", each)] == []
+
+
 @pytest.mark.parametrize("path", ["docs/kubernetes.md", "charts/tailrace/templates/NOTES.txt"])
 def test_definitions_that_helm_installed_are_taken_over(path: str) -> None:
     """Helm's fields conflict with another manager that applies a different definition."""

@@ -1,4 +1,5 @@
 """Reads the Parquet files of an archive and judges its events: each once, and in order within its segment.
+Says also how many folders of batches there are, and the number of the newest.
 
 usage: read_archive.py ENDPOINT BUCKET/FOLDER; credentials as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY
 """
@@ -6,6 +7,7 @@ usage: read_archive.py ENDPOINT BUCKET/FOLDER; credentials as AWS_ACCESS_KEY_ID,
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 import pyarrow.dataset
@@ -32,7 +34,8 @@ def main() -> None:
     read = Sequences()
     for value in rows.column("value").to_pylist():
         judge(value, read)
-    tell("end", **read.report())
+    batches = {int(number) for path in files.files for number in re.findall(r"/batch=(\d+)/", path)}
+    tell("end", **read.report(), folders=len(batches), newest=max(batches, default=-1))
 
 
 if __name__ == "__main__":

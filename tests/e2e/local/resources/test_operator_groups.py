@@ -195,6 +195,28 @@ async def test_a_reset_by_an_application_is_kept_and_reported(readers: Readers) 
     assert (await readers.stored()).automatic_checkpoint_ms == 7777
 
 
+async def test_a_reset_that_was_cut_off_is_finished(readers: Readers) -> None:
+    """The controller has the configuration of the edit, the state that of before: the operator ended in between."""
+    await readers.make_stream(10)
+    readers.make()
+    await readers.look()
+    await readers.read(4)
+    readers.hand.objects.edit(READER_GROUPS, "readers", {"groupRefreshMs": 1234})
+    group = await readers.groups.open("readers")
+    cuts = await group.positions()
+    wanted = dataclasses.replace((await group.state()).config, group_refresh_ms=1234, starting=cuts)
+    assert await readers.client.context.controller.update_reader_group(readers.scope, "readers", wanted) == 1
+    await readers.look()
+    assert readers.condition() == ("True", "InStep")
+    state = (await group.state()).config
+    assert (state.generation, state.group_refresh_ms) == (1, 1234)
+    assert readers.reasons.count("ReaderGroupResetFinished") == 1
+    assert (await readers.look())["lagBytes"] == 6 * EVENT_BYTES
+    assert readers.reasons.count("ReaderGroupResetFinished") == 1, "once is enough"
+    await readers.read(6)
+    assert (await readers.look())["lagBytes"] == 0
+
+
 async def test_a_group_of_an_application_is_observed_and_adopted(readers: Readers) -> None:
     await readers.make_stream(2)
     await readers.groups.create("readers", group_config({readers.stream: None}))

@@ -59,15 +59,45 @@ def test_a_foreign_workload_gives_no_number(damaged: dict[str, Any]) -> None:
 
 def test_marks_of_others() -> None:
     spec = StreamClusterSpec(TIER2, 16)
-    assert checks.mark_problem(spec, "ours", None) is None
-    assert checks.mark_problem(spec, "ours", ClusterIdentity("ours", 16)) is None
-    theirs = checks.mark_problem(spec, "ours", ClusterIdentity("theirs", 16))
+    assert checks.mark_problem(spec, "ours", None, is_placed=False) is None
+    assert checks.mark_problem(spec, "ours", ClusterIdentity("ours", 16), is_placed=True) is None
+    missing = checks.mark_problem(spec, "ours", None, is_placed=True)
+    assert missing is not None
+    assert (missing.reason, missing.transient) == ("DataMissing", True)
+    assert "has no cluster.json, but this cluster has written data" in missing.message
+    adopting = StreamClusterSpec(TIER2, 16, adopt_cluster_id="former")
+    nothing = checks.mark_problem(adopting, "former", None, is_placed=False)
+    assert nothing is not None
+    assert (nothing.reason, nothing.transient) == ("DataMissing", True)
+    assert "has no cluster.json, but spec.adoptClusterId says that cluster former has written data" in nothing.message
+    assert checks.mark_problem(adopting, "former", ClusterIdentity("former", 16), is_placed=False) is None
+    theirs = checks.mark_problem(spec, "ours", ClusterIdentity("theirs", 16), is_placed=False)
     assert theirs is not None
     assert theirs.reason == "BucketOfAnotherCluster"
     assert "set spec.adoptClusterId to theirs" in theirs.message
-    other = checks.mark_problem(spec, "ours", ClusterIdentity("ours", 8))
+    other = checks.mark_problem(spec, "ours", ClusterIdentity("ours", 8), is_placed=True)
     assert other is not None
     assert other.reason == "ContainersChanged"
+
+
+def test_what_is_immutable_once_containers_are_placed_is_no_cure() -> None:
+    theirs = checks.mark_problem(StreamClusterSpec(TIER2, 16), "ours", ClusterIdentity("theirs", 16), is_placed=True)
+    assert theirs is not None
+    assert theirs.reason == "BucketOfAnotherCluster"
+    assert "correct spec.tier2.endpoint, or bring the data of ours back" in theirs.message
+    assert "create another StreamCluster with spec.adoptClusterId theirs" in theirs.message
+    assert "set " not in theirs.message
+
+
+@pytest.mark.parametrize("cure", [{"is_placed": True}, {"is_placed": False, "is_claimed": True}], ids=str)
+def test_the_number_of_containers_is_set_only_before_the_place_is_claimed(cure: dict[str, bool]) -> None:
+    spec, mark = StreamClusterSpec(TIER2, 16, adopt_cluster_id="former"), ClusterIdentity("former", 8)
+    before = checks.mark_problem(spec, "former", mark, is_placed=False)
+    assert before is not None
+    assert before.message.endswith("has 8 containers, and this number cannot change: set it to 8")
+    after = checks.mark_problem(spec, "former", mark, **cure)
+    assert after is not None
+    assert after.message.endswith("and this number cannot change: create another StreamCluster with 8 containers")
 
 
 @pytest.mark.parametrize(
@@ -111,12 +141,11 @@ def test_credentials_of_printable_characters() -> None:
     assert (found.access_key, found.secret_key) == (every, phrase)
 
 
-def test_the_fingerprint_is_of_the_credentials_alone() -> None:
-    one = checks.fingerprint(secret(), Credentials("a", "bc"))
-    newer = {"metadata": {"uid": "u", "resourceVersion": "99", "labels": {"x": "y"}}}
-    assert checks.fingerprint(newer, Credentials("a", "bc")) == one
-    assert checks.fingerprint(secret(), Credentials("ab", "c")) != one
-    assert checks.fingerprint({"metadata": {"uid": "other"}}, Credentials("a", "bc")) != one
+def test_the_fingerprint_is_of_a_cluster_s_credentials_alone() -> None:
+    one = checks.fingerprint("u", Credentials("a", "bc"))
+    assert checks.fingerprint("u", Credentials("a", "bc")) == one
+    assert checks.fingerprint("u", Credentials("ab", "c")) != one
+    assert checks.fingerprint("other", Credentials("a", "bc")) != one
     assert "bc" not in repr(Credentials("a", "bc"))
 
 

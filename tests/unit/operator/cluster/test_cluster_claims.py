@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
+from harness.localclusters import NoWorkerAnswers
 from harness.localkubernetes import LocalKubernetes
-from harness.localobjects import NAMESPACE, Hand, LocalObjects
+from harness.localobjects import NAMESPACE, Hand, LocalObjects, StoppedClock
 from sim import SimWorld
 from tailrace.cluster.cluster_identity import ClusterIdentity
-from tailrace.cluster.endpoints import ContainerEndpoints
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.common import limits
 from tailrace_operator.cluster.bucket_rules import BucketRules
 from tailrace_operator.cluster.claims import Place, claim, claim_of, rival_problem
 from tailrace_operator.cluster.placement import Placements
 from tailrace_operator.cluster.reconcile import StreamClusterReconciler
+from tailrace_operator.cluster.render import CREDENTIALS_ANNOTATION
 from tailrace_operator.cluster.tier2 import Credentials, Tier2Error
 from tailrace_operator.kube.objects import SECRETS, STATEFUL_SETS
 from tailrace_operator.schema.specs import StreamClusterSpec, Tier2Spec
@@ -130,31 +131,29 @@ PAUSES_S = (0.0, 0.0, 0.1, 5.0)
 """Of which each answer takes one: now and then one cluster passes all its checks while another waits for one answer."""
 
 
-class NoWorkerAnswers:
-    """A prober that gets no answer."""
-
-    async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
-        return False
-
-    async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
-        return False
-
-
 class ObjectStore:
-    """An object store of no cluster that answers after a while; `refuses`: the credentials may not write."""
+    """An object store of no cluster that answers after a while; `refuses`: the credentials may not write.
+
+    `mark`: the cluster that it belongs to. `may_make`: for each look, whether it may make the bucket.
+    """
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
         self.proofs = 0
         self.refuses = False
         self.is_quick = False
+        self.mark: ClusterIdentity | None = None
+        self.may_make: list[bool] = []
 
     async def _answer(self) -> None:
         await asyncio.sleep(0.0 if self.is_quick else self._dice.choice(PAUSES_S))
 
-    async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
+    async def look(
+        self, tier2: Tier2Spec, credentials: Credentials, *, creates_bucket: bool = True
+    ) -> ClusterIdentity | None:
         await self._answer()
-        return None
+        self.may_make.append(creates_bucket)
+        return self.mark
 
     async def rules(self, tier2: Tier2Spec, credentials: Credentials) -> BucketRules:
         await self._answer()
@@ -188,7 +187,7 @@ class System:
         self.objects, self.store = SlowObjects(dice), ObjectStore(dice)
         self.placements = Placements(lambda namespace: LocalKubernetes(), NoWorkerAnswers())
         self.reconciler = StreamClusterReconciler(
-            self.objects, self.store, self.placements, image="tailrace", namespace=NAMESPACE
+            self.objects, self.store, self.placements, StoppedClock(), image="tailrace", namespace=NAMESPACE
         )
         self.hand = Hand(self.objects, {STREAM_CLUSTERS.plural: self.reconciler})
         self.objects.make(SECRETS, "minio", {})
@@ -255,6 +254,46 @@ def test_of_two_that_are_accepted_at_once_one_gets_the_place(seed: int) -> None:
     play(seed, lambda system: at_once(system, seed % 13, f"seed {seed}"))
 
 
+def test_a_cluster_with_data_is_not_moved_to_an_empty_store() -> None:
+    """Its pods would end one after the other, and none would start: they refuse a store without their data."""
+
+    async def scenario(system: System) -> None:
+        system.make("main", 1)
+        assert await system.look("main") == ("Accepted", "Usable", "pods")
+        status = system.objects._find(STREAM_CLUSTERS, NAMESPACE, "main")["status"]
+        placed = {"containers": [{"id": 0, "worker": "main-store-0-0"}]}
+        system.objects.put_status(STREAM_CLUSTERS, "main", status | placed)
+        before = system.objects._find(STATEFUL_SETS, NAMESPACE, "main-store")["spec"]
+        found = system.objects._find(STREAM_CLUSTERS, NAMESPACE, "main")
+        edited = {**found["spec"]["tier2"], "endpoint": "http://empty:9000"}
+        system.objects.edit(STREAM_CLUSTERS, "main", {"tier2": edited})
+        assert await system.look("main") == ("Accepted", "DataMissing", "pods")
+        assert system.objects._find(STATEFUL_SETS, NAMESPACE, "main-store")["spec"] == before
+        now = system.objects._find(STREAM_CLUSTERS, NAMESPACE, "main")
+        assert now["status"]["tier2"] == found["status"]["tier2"]
+
+    play(1, scenario)
+
+
+def test_nothing_is_begun_where_a_cluster_that_is_adopted_has_no_data() -> None:
+    """As where its prefix is misspelt: the bucket may not be made, or the place claimed."""
+    former = "01234567-89ab-cdef-0123-456789abcdef"
+
+    async def scenario(system: System) -> None:
+        system.make("main", 1)
+        system.objects.edit(STREAM_CLUSTERS, "main", {"adoptClusterId": former})
+        assert await system.look("main") == ("Accepted", "DataMissing", "no pods")
+        assert system.store.may_make == [False]
+        assert claim_of(system.objects._find(STREAM_CLUSTERS, NAMESPACE, "main")) is None
+        system.store.mark = ClusterIdentity(former, 8)
+        assert await system.look("main") == ("Accepted", "ContainersChanged", "no pods")
+        assert claim_of(system.objects._find(STREAM_CLUSTERS, NAMESPACE, "main")) is None, "containers may be changed"
+        system.objects.edit(STREAM_CLUSTERS, "main", {"containers": 8})
+        assert await system.look("main") == ("Accepted", "Usable", "pods")
+
+    play(1, scenario)
+
+
 def test_credentials_that_may_not_write_make_no_pods() -> None:
     async def scenario(system: System) -> None:
         system.store.refuses = True
@@ -268,5 +307,39 @@ def test_credentials_that_may_not_write_make_no_pods() -> None:
         await asyncio.sleep(limits.TIER2_RIGHTS_PERIOD_S)
         system.store.refuses = True
         assert await system.look("one") == ("Accepted", "AccessDenied", "pods")
+
+    play(1, scenario)
+
+
+def test_a_secret_that_is_made_again_replaces_pods_only_with_other_credentials() -> None:
+    async def scenario(system: System) -> None:
+        def of_pods(name: str) -> str:
+            template = system.objects._find(STATEFUL_SETS, NAMESPACE, f"{name}-store")["spec"]["template"]
+            return str(template["metadata"]["annotations"][CREDENTIALS_ANNOTATION])
+
+        async def looked(name: str) -> str:
+            assert await system.look(name) == ("Accepted", "Usable", "pods")
+            return of_pods(name)
+
+        system.make("one", 1, prefix="one")
+        system.make("two", 1, prefix="two")
+        before = await looked("one")
+        assert await looked("two") != before, "whether two clusters have the same credentials is not to be seen"
+        data = system.objects._find(SECRETS, NAMESPACE, "minio")["data"]
+        kept = system.objects._find(SECRETS, NAMESPACE, "minio")
+        labelled = {**kept, "metadata": {**kept["metadata"], "labels": {"x": "y"}}}
+        system.objects._store(SECRETS, labelled)
+        newer = system.objects._find(SECRETS, NAMESPACE, "minio")["metadata"]
+        assert newer["resourceVersion"] != kept["metadata"]["resourceVersion"]
+        assert await looked("one") == before, "the content is the same"
+        found = []
+        for key in (data["secretKey"], "Yw==", data["secretKey"]):
+            system.objects.remove(SECRETS, "minio")
+            system.objects.make(SECRETS, "minio", {})
+            made = system.objects._find(SECRETS, NAMESPACE, "minio")
+            system.objects._store(SECRETS, made | {"data": {**data, "secretKey": key}})
+            found.append(await looked("one"))
+        assert found[0] == found[2] == before
+        assert found[1] != before
 
     play(1, scenario)

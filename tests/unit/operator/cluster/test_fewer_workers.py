@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from harness.localclusters import EmptyStore, NoWorkerAnswers
 from harness.localkubernetes import LocalKubernetes
-from harness.localobjects import NAMESPACE, Hand, LocalObjects
+from harness.localobjects import NAMESPACE, Hand, LocalObjects, StoppedClock
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
-from tailrace_operator.cluster.bucket_rules import BucketRules
 from tailrace_operator.cluster.placement import Placements
 from tailrace_operator.cluster.reconcile import StreamClusterReconciler
 from tailrace_operator.kube.objects import SECRETS, SERVICES, STATEFUL_SETS
 
 TIER2 = {"bucket": "data", "endpoint": "http://minio:9000", "credentialsSecret": "minio", "prefix": "streams"}
-
-
-class Store:
-    async def look(self, tier2: Any, credentials: Any) -> None:
-        return None
-
-    async def prove_rights(self, tier2: Any, credentials: Any) -> None: ...
-
-    async def rules(self, tier2: Any, credentials: Any) -> BucketRules:
-        return BucketRules()
-
-
-class NoWorkerAnswers:
-    async def answers(self, worker: str, endpoints: object) -> bool:
-        return False
-
-    async def refuses(self, worker: str, endpoints: object) -> bool:
-        return False
 
 
 def workers_reached(objects: LocalObjects, service: str) -> list[str]:
@@ -50,7 +30,9 @@ def rolled(objects: LocalObjects, updated: int) -> None:
 async def test_services_keep_the_ports_of_workers_that_still_run() -> None:
     objects = LocalObjects()
     placements = Placements(lambda namespace: LocalKubernetes(), NoWorkerAnswers())
-    reconciler = StreamClusterReconciler(objects, Store(), placements, image="tailrace", namespace=NAMESPACE)
+    reconciler = StreamClusterReconciler(
+        objects, EmptyStore(), placements, StoppedClock(), image="tailrace", namespace=NAMESPACE
+    )
     hand = Hand(objects, {STREAM_CLUSTERS.plural: reconciler})
     objects.make(SECRETS, "minio", {})
     secret = objects._find(SECRETS, NAMESPACE, "minio")

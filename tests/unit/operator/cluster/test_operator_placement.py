@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.localclusters import NoWorkerAnswers
 from harness.localkubernetes import LocalKubernetes
 from sim import SimWorld
 from tailrace.cluster.cluster_map import read_map
@@ -20,16 +21,6 @@ from tailrace.cluster.placer import Unconfirmed
 from tailrace.common import limits
 from tailrace.common.errors import StartError
 from tailrace_operator.cluster.placement import Placements
-
-
-class NoWorkerAnswers:
-    """A prober that gets no answer."""
-
-    async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
-        return False
-
-    async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
-        return False
 
 
 class CountingDetector(FailureDetector):

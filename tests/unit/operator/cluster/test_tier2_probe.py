@@ -13,6 +13,7 @@ import pytest
 from harness.streamserver import stream_server
 from tailrace.cluster.cluster_identity import ClusterIdentity
 from tailrace.common import limits
+from tailrace.common.errors import UnavailableError
 from tailrace_operator.cluster.tier2 import Credentials, MinioProbe, Tier2Error
 from tailrace_operator.schema.specs import Tier2Spec
 
@@ -40,6 +41,13 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Any:
     probe = MinioProbe()
     yield probe
     probe.close()
+
+
+async def ended(look: Awaitable[Any]) -> str:
+    """The reason of a check that fails."""
+    with pytest.raises(Tier2Error) as caught:
+        await look
+    return caught.value.reason
 
 
 SHORT_S = 0.5
@@ -71,6 +79,23 @@ async def test_an_object_store_is_understood(probe: MinioProbe) -> None:
         assert await probe.look(tier2, CREDENTIALS) is None
 
 
+async def test_a_bucket_is_made_only_for_who_wants_that(probe: MinioProbe) -> None:
+    """A missing one of a cluster with data is no new bucket: its data is missing."""
+    missing = whole("404 Not Found", b"<Error><Code>NoSuchBucket</Code></Error>")
+    asked = 0
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await missing(writer)
+
+    async with serving(answer) as tier2:
+        assert await probe.look(tier2, CREDENTIALS, creates_bucket=False) is None
+        assert asked == 1
+        with pytest.raises(Tier2Error):
+            await probe.look(tier2, CREDENTIALS)  # this store refuses to make it
+
+
 async def test_what_another_server_answers_is_not_repeated(probe: MinioProbe) -> None:
     """Otherwise a user who may create a StreamCluster could read what only the operator can reach."""
     error = await refusal(probe, whole("404 Not Found", b"token=hidden", "text/plain"))
@@ -79,6 +104,15 @@ async def test_what_another_server_answers_is_not_repeated(probe: MinioProbe) ->
     assert "hidden" not in str(error)
     coded = await refusal(probe, whole("400 Bad Request", b"<Error><Code>hidden one\nand two</Code></Error>"))
     assert "hidden" not in str(coded)
+
+
+async def test_a_signature_for_another_region_names_the_region(probe: MinioProbe) -> None:
+    """AWS answers so when the resource has no region; right credentials are no cure."""
+    wrong = b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>the region is wrong</Message></Error>"
+    error = await refusal(probe, whole("400 Bad Request", wrong))
+    assert error.reason == "CredentialsWrong"
+    assert str(error).startswith("spec.tier2.region: ")
+    assert "us-east-1" in str(error)
 
 
 @pytest.mark.parametrize("body", [b"<Error", b"\xff\xfe<", b"<Error>&x;</Error>"])
@@ -119,6 +153,49 @@ async def test_endpoints_that_dawdle_do_not_keep_others_waiting(
             refused = await asyncio.gather(*looks, return_exceptions=True)
         assert {error.reason for error in refused if isinstance(error, Tier2Error)} == {"EndpointUnreachable"}
         assert await probe.look(good, CREDENTIALS) == ClusterIdentity("c", 4)
+
+
+async def test_endpoints_that_do_not_answer_make_no_other_one_wait(probe: MinioProbe) -> None:
+    """As many of them as all workers of Pipelines ask at a time."""
+    reached = asyncio.Semaphore(0)
+
+    async def hang(writer: asyncio.StreamWriter) -> None:
+        reached.release()
+        await asyncio.Event().wait()
+
+    async with contextlib.AsyncExitStack() as servers:
+        places = [await servers.enter_async_context(serving(hang)) for _ in range(limits.OPERATOR_WORKERS)]
+        good = await servers.enter_async_context(serving(whole("200 OK", MARK)))
+        async with asyncio.TaskGroup() as group:
+            slow = [group.create_task(ended(probe.look(place, CREDENTIALS))) for place in places]
+            for _ in slow:
+                await reached.acquire()
+            found = await probe.look(good, CREDENTIALS)
+            assert not any(one.done() for one in slow), "they waited for each other"
+            await servers.aclose()
+    assert found == ClusterIdentity("c", 4)
+    assert {one.result() for one in slow} == {"EndpointUnreachable"}
+
+
+async def test_a_check_that_is_not_begun_says_nothing_of_its_endpoint(
+    probe: MinioProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, let_go = asyncio.Semaphore(0), asyncio.Event()
+
+    async def hang(writer: asyncio.StreamWriter) -> None:
+        reached.release()
+        await let_go.wait()
+        await whole("200 OK", MARK)(writer)
+
+    monkeypatch.setattr(limits, "TIER2_CHECK_QUEUE_S", SHORT_S)
+    async with serving(hang) as place, asyncio.TaskGroup() as group:
+        looks = [group.create_task(probe.look(place, CREDENTIALS)) for _ in range(limits.TIER2_ENDPOINT_CHECKS_MAX)]
+        for _ in looks:
+            await reached.acquire()
+        with pytest.raises(UnavailableError, match="waits for other checks"):
+            await probe.look(place, CREDENTIALS)
+        let_go.set()
+    assert {look.result() for look in looks} == {ClusterIdentity("c", 4)}
 
 
 @pytest.mark.parametrize("access_key", ["access-id\n", "access\u20acid"])

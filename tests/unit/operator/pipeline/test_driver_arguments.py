@@ -61,7 +61,7 @@ def arguments(**fields: Any) -> list[str]:
                 "audit",
                 "s3://tailrace/trial",
                 "s3a://lake/audits",
-                "--s3-endpoint=http://minio.n:9000",
+                "--option=tier2Endpoint=http://minio.n:9000",
                 "--dated",
                 "--no-page",
                 "--option=tier2Region=eu-1",

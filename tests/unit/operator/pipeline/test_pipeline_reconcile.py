@@ -96,6 +96,23 @@ async def test_a_cluster_above_the_folder_is_found_by_whatever_name_its_store_ha
     assert await system.look() == ("False", "OutputInCluster")
 
 
+async def test_credentials_that_are_limited_to_the_folder_are_taken() -> None:
+    """What is above the folder cannot be looked at then: AccessDenied says nothing about the folder."""
+    system = System()
+    system.probe.denied = {"", "teams"}
+    system.objects.make(PIPELINES, "nightly", SPEC | {"output": "s3a://lake/teams/orders"})
+    assert await system.look() == ("False", "Starting")
+    assert system.probe.looked == [("lake", ""), ("lake", "teams"), ("lake", "teams/orders")]
+
+
+async def test_a_folder_that_the_credentials_may_not_read_is_refused() -> None:
+    system = System()
+    system.probe.denied = {"", "orders"}
+    system.objects.make(PIPELINES, "nightly", SPEC)
+    assert await system.look() == ("False", "AccessDenied")
+    assert "spec.output" in system.message()
+
+
 async def test_another_store_of_the_cluster_is_looked_at_again() -> None:
     system = System()
     system.objects.make(PIPELINES, "nightly", SPEC)

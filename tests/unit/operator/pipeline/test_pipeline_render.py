@@ -104,6 +104,14 @@ def test_settings_of_pods_cannot_be_overruled_and_others_can() -> None:
     assert (found["spark.executor.memory"], found["spark.executor.memoryOverhead"]) == ("768m", "768m")
 
 
+def test_the_port_of_spark_s_pages_is_the_one_that_the_status_names() -> None:
+    """Also where there are no executors: the container's port and the network policy are of that number, too."""
+    for instances in (0, 1):
+        of = plan(sparkConf=["spark.ui.port=4999"], executors={"instances": instances})
+        assert settings.settings(of)["spark.ui.port"] == "4040"
+        assert "spark.ui.port" not in settings.given(of)
+
+
 def test_a_setting_is_one_line() -> None:
     of = plan()
     of = replace(of, spec=replace(of.spec, spark_conf=("spark.x=a\\b\nspark.master=local",)))

@@ -7,6 +7,7 @@ import pytest
 from harness.localobjects import NAMESPACE
 from harness.localpipelines import CHILD, SPEC, TIER2, System
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
+from tailrace.common.errors import UnavailableError
 from tailrace_operator.kube.objects import CONFIG_MAPS, CRON_JOBS, JOBS, PIPELINES, PODS, STATEFUL_SETS
 from tailrace_operator.pipeline.render import RUN_ANNOTATION, SPECIFICATION_ANNOTATION
 
@@ -143,3 +144,108 @@ async def test_a_run_without_end_takes_up_the_new_image_and_a_schedule_for_its_n
     scheduled = system.objects._find(CRON_JOBS, NAMESPACE, CHILD)["spec"]["jobTemplate"]
     assert image_of(scheduled) == "spark:3"
     assert not system.objects.exists(PODS, CHILD)
+
+
+@pytest.mark.parametrize(("condition", "reason"), [("Complete", "Complete"), ("Failed", "Failed")])
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "the operator was away"])
+async def test_a_run_that_has_ended_is_not_repeated_when_its_job_is_removed(
+    condition: str, reason: str, restarted: bool
+) -> None:
+    """As the TTL of Jobs, kubectl and clean-ups of nodes do."""
+    system, _ = await ended(condition)
+    before = system.hand.status(PIPELINES, "nightly")["lastRun"]
+    system.objects.remove(JOBS, CHILD)
+    if restarted:
+        system.start("spark:2")
+        system.objects.edit(STREAM_CLUSTERS, "main", OTHER_STORE)
+    for _ in range(3):
+        assert (await system.look())[1] == reason
+    assert not system.objects.exists(JOBS, CHILD)
+    assert system.hand.status(PIPELINES, "nightly")["lastRun"] == before
+    gets = system.objects.gets
+    await system.look()
+    assert system.objects.gets - gets == 2, "unchanged children are not read each time: the cluster and the workload"
+
+
+async def test_a_run_of_an_earlier_version_is_remembered_while_its_job_exists() -> None:
+    system, _ = await ended("Complete")
+    system.objects.annotate(JOBS, CHILD, RUN_ANNOTATION, value="of the version before")
+    status = system.hand.status(PIPELINES, "nightly")
+    status["lastRun"].pop("specification")
+    system.objects.put_status(PIPELINES, "nightly", status)
+    system.start("spark:2")
+    await system.look()
+    system.objects.remove(JOBS, CHILD)
+    assert (await system.look())[1] == "Complete"
+    assert not system.objects.exists(JOBS, CHILD)
+
+
+@pytest.mark.parametrize("change", ["annotation", "specification"])
+async def test_a_change_by_the_user_runs_it_again_when_its_job_is_removed(change: str) -> None:
+    system, uid = await ended("Complete")
+    system.objects.remove(JOBS, CHILD)
+    await system.look()
+    system.objects.edit(PIPELINES, "nightly", {"suspend": True})
+    assert (await system.look())[1] == "Suspended"
+    system.objects.edit(PIPELINES, "nightly", {"suspend": False})
+    assert (await system.look())[1] == "Complete"
+    if change == "annotation":
+        system.objects.annotate(PIPELINES, "nightly", RUN_ANNOTATION, value="2")
+    else:
+        system.objects.edit(PIPELINES, "nightly", {"options": ["from=1"]})
+    assert await looked(system) != uid
+    assert (await system.look())[1] == "Starting"
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["the first run", "behind a run that has ended"])
+async def test_a_run_that_is_deleted_before_its_end_starts_again(before: bool) -> None:
+    if before:
+        system, _ = await ended("Complete")
+        system.objects.annotate(PIPELINES, "nightly", RUN_ANNOTATION, value="2")
+    else:
+        system = System("spark:1")
+        system.objects.make(PIPELINES, "nightly", REPLAY)
+    uid = await looked(system)
+    pod = system.driver(JOBS)
+    assert (await system.look())[1] == "Running"
+    system.objects.remove(JOBS, CHILD)
+    system.objects.remove(PODS, pod)
+    assert await looked(system) != uid
+
+
+async def test_a_specification_that_comes_back_runs_again() -> None:
+    """What another run has begun to write, a run of the first specification has not."""
+    system, _ = await ended("Complete")
+    system.objects.edit(PIPELINES, "nightly", {"options": ["from=1"]})
+    uid = await looked(system)
+    assert system.hand.status(PIPELINES, "nightly")["lastRun"]["result"] == "Succeeded"
+    system.objects.edit(PIPELINES, "nightly", {"options": []})
+    assert await looked(system) != uid
+    system.objects.edit(PIPELINES, "nightly", {"schedule": "@daily"})
+    for _ in range(2):
+        await system.look()
+    system.objects.edit(PIPELINES, "nightly", {"schedule": None})
+    assert await looked(system) != uid
+
+
+async def test_a_specification_that_comes_back_runs_again_when_the_look_at_the_other_one_broke_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the API server goes away after the other run's Job was made: that one may have begun to write."""
+    system, _ = await ended("Complete")
+    system.objects.remove(JOBS, CHILD)
+    system.objects.edit(PIPELINES, "nightly", {"options": ["from=1"]})
+    list_objects = system.objects.list
+
+    async def away(kind: Kind, *arguments: Any, **options: Any) -> Any:
+        if kind is PODS and system.objects.exists(JOBS, CHILD):
+            raise UnavailableError("the API server is away")
+        return await list_objects(kind, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system.objects, "list", away)
+        with pytest.raises(UnavailableError):
+            await looked(system)
+    uid = str(job(system)["metadata"]["uid"])
+    system.objects.edit(PIPELINES, "nightly", {"options": []})
+    assert await looked(system) != uid

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import TYPE_CHECKING, Any, cast
 
 import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.localobjects import LocalObjects
 from tailrace.client.group import rust
 from tailrace.client.group.reader_group import group_config
 from tailrace.client.group.state.records import Init
@@ -17,13 +19,18 @@ from tailrace.client.group.view import view_of
 from tailrace.client.model import StreamName
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
+from tailrace.common.real_ports import SystemClock
 from tailrace.common.stream_cut import StreamCut, parse_stream_cut
 from tailrace_operator.readergroup import conditions
 from tailrace_operator.readergroup.history import Age, LengthHistory, oldest
 from tailrace_operator.readergroup.measure import Sample
-from tailrace_operator.readergroup.plan import differences, is_edited, oldest_resource, wanted_config
+from tailrace_operator.readergroup.plan import differences, digest_field, is_edited, oldest_resource, wanted_config
+from tailrace_operator.readergroup.reconcile import ReaderGroupReconciler
 from tailrace_operator.reconcile.outcome import Status
 from tailrace_operator.schema.specs import LagThreshold, ReaderGroupSpec
+
+if TYPE_CHECKING:
+    from tailrace_operator.connections.controllers import Controllers
 
 SPEC = ReaderGroupSpec("main", "scope", "group", ("scope/a", "scope/b"))
 
@@ -116,6 +123,27 @@ def test_cuts_that_are_too_large_are_left_out() -> None:
     assert (found["stream"], parse_stream_cut(found["cut"])) == ("scope/a", small)
 
 
+@pytest.mark.parametrize(
+    ("spec", "unknown"),
+    [
+        ({}, {"Lagging"}),
+        ({"retentionType": "ManualStreamCut"}, {"Lagging", "BlockingRetention"}),
+        ({"retentionType": "Never"}, set()),
+    ],
+    ids=["no subscriber", "subscriber", "invalid"],
+)
+def test_while_controllers_are_away_what_they_would_say_is_not_known(spec: dict[str, Any], unknown: set[str]) -> None:
+    """What a group has lost, and that it is no subscriber, stays known."""
+    reconciler = ReaderGroupReconciler(LocalObjects(), cast("Controllers", None), SystemClock())
+    manifest = {
+        "metadata": {"name": "group", "namespace": "here"},
+        "spec": {"cluster": "main", "scope": "scope", "streams": ["a"], **spec},
+    }
+    found = reconciler.away(manifest, "no controller answers")
+    assert {one.type for one in found} == unknown
+    assert {(one.status, one.reason) for one in found} <= {(Status.UNKNOWN, "Unavailable")}
+
+
 # -- plans
 
 
@@ -128,18 +156,44 @@ def test_a_configuration_that_was_made_of_the_spec_does_not_differ() -> None:
 
 
 def test_a_new_resource_is_not_edited() -> None:
-    assert not is_edited({"metadata": {"generation": 1}})
-    assert not is_edited({"metadata": {"generation": 2}, "status": {"observedGeneration": 2}})
-    assert is_edited({"metadata": {"generation": 2}, "status": {"observedGeneration": 1}})
+    assert not is_edited(SPEC, {"metadata": {"generation": 1}})
+    assert not is_edited(SPEC, {"metadata": {"generation": 2}, "status": digest_field(SPEC)})
+    former = dataclasses.replace(SPEC, group_refresh_ms=1234)
+    assert is_edited(SPEC, {"metadata": {"generation": 2}, "status": digest_field(former)})
 
 
 @pytest.mark.parametrize(
     ("generation", "status", "edited"), [(2, "False", True), (2, "True", False), (1, "False", False)]
 )
 def test_an_edit_that_was_refused_is_still_to_be_carried_out(generation: int, status: str, edited: bool) -> None:
+    """What is refused is observed, and the digest stays that of what was carried out."""
     condition = {"type": "Accepted", "status": status, "observedGeneration": generation}
-    found = {"observedGeneration": generation, "conditions": [condition]}
-    assert is_edited({"metadata": {"generation": generation}, "status": found}) is edited
+    former = dataclasses.replace(SPEC, group_refresh_ms=1234)
+    carried_out = {} if generation == 1 else digest_field(SPEC if status == "True" else former)
+    found = {"observedGeneration": generation, "conditions": [condition], **carried_out}
+    assert is_edited(SPEC, {"metadata": {"generation": generation}, "status": found}) is edited
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"streams": ("scope/a", "scope/b", "scope/c")},
+        {"retention_type": "ManualStreamCut"},
+        {"checkpoint_interval_ms": None},
+        {"max_outstanding_checkpoints": 9},
+        {"group_refresh_ms": 1234},
+    ],
+    ids=lambda edit: "".join(edit),
+)
+def test_every_field_that_configures_the_group_is_in_its_digest(edit: dict[str, Any]) -> None:
+    assert digest_field(dataclasses.replace(SPEC, **edit)) != digest_field(SPEC)
+
+
+def test_other_fields_are_not_in_the_digest() -> None:
+    """Nor is the order of the streams, which are a set."""
+    threshold = LagThreshold(1 << 30, None)
+    other = dataclasses.replace(SPEC, lag_threshold=threshold, deletion_policy="Delete", streams=SPEC.streams[::-1])
+    assert digest_field(other) == digest_field(SPEC)
 
 
 def test_the_oldest_resource_is_the_first_by_time_then_name() -> None:

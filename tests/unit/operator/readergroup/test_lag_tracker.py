@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -67,10 +68,12 @@ class Tracker(LagTracker):
         self.not_described: set[str] = set()
         self.controller = Caller(Unavailable())
         self.read: Counter[str] = Counter()
+        self.read_s: dict[str, float] = {}
 
     async def _positions(self, client: Client, group: Any) -> Any:
         name = group.group.name
         self.read[name] += 1
+        self.read_s[name] = asyncio.get_running_loop().time()
 
         async def request(_: Attempts) -> None:
             if name in self.not_open:
@@ -190,3 +193,60 @@ async def test_a_segment_that_does_not_answer_is_asked_once_in_a_measurement() -
         with pytest.raises(UnavailableError, match="not open"):
             await look.info(client, "scope/stream/0.#epoch.0")
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("many", "stalled"), [(150, 50), (400, 250)])
+def test_many_stalled_groups_leave_the_groups_behind_them_their_lag(many: int, stalled: int) -> None:
+    """As many requests at a time as the operator has workers, with the deadline of a reconciliation each."""
+
+    async def scenario(tracker: Tracker) -> None:
+        loop, workers = asyncio.get_running_loop(), asyncio.Semaphore(limits.OPERATOR_WORKERS)
+        names = [f"g{number}" for number in range(many)]
+        looked: Counter[str] = Counter()
+        oldest_s = 0.0
+
+        async def look(name: str) -> None:
+            nonlocal oldest_s
+            while True:
+                async with workers, asyncio.timeout(limits.OPERATOR_RECONCILE_DEADLINE_S):
+                    with contextlib.suppress(UnavailableError):
+                        await tracker.sample(MAIN, tracked(name))
+                        oldest_s = max(oldest_s, loop.time() - tracker.read_s[name])
+                        looked[name] += 1
+                await asyncio.sleep(limits.OPERATOR_LAG_PERIOD_S)
+
+        assert await samples(tracker, names) == [SAMPLE] * many
+        tracker.not_described = set(names[:stalled])
+        await asyncio.sleep(limits.OPERATOR_LAG_PERIOD_S)
+        looks = [asyncio.ensure_future(look(name)) for name in names]
+        await asyncio.sleep(360)
+        tracker.read.clear()
+        looked.clear()
+        await asyncio.sleep(360)
+        assert [one.exception() for one in looks if one.done()] == [], "none took longer than its deadline"
+        for one in looks:
+            one.cancel()
+        await asyncio.wait(looks)
+        assert looked.keys() == set(names[stalled:])
+        assert oldest_s <= limits.OPERATOR_LAG_AGE_MAX_S
+        once_s = limits.OPERATOR_LAG_PERIOD_S + limits.OPERATOR_LAG_REQUEST_DEADLINE_S
+        assert min(tracker.read[name] for name in names[stalled:]) >= 360 // once_s
+
+    simulated(scenario)
+
+
+def test_a_lag_that_was_measured_long_ago_is_not_shown() -> None:
+    async def scenario(tracker: Tracker) -> None:
+        assert await samples(tracker, NAMES) == [SAMPLE] * len(NAMES)
+        tracker.silent = {"g3"}
+        await asyncio.sleep(limits.OPERATOR_LAG_AGE_MAX_S - 1)
+        assert len(list(tracker.samples())) == len(NAMES)
+        await asyncio.sleep(2)
+        assert list(tracker.samples()) == []
+        [found] = await samples(tracker, ["g3"])
+        assert isinstance(found, UnavailableError)
+        assert {resource for resource, _ in tracker.samples()} == {f"{NAMESPACE}/{name}" for name in NAMES} - {
+            f"{NAMESPACE}/g3"
+        }
+
+    simulated(scenario)

@@ -42,8 +42,10 @@ async def test_while_it_is_not_known_whether_the_namespace_goes_nothing_is_delet
         await asked(Refusing(UnavailableError("too many requests")))
 
 
-async def test_who_may_not_look_at_namespaces_deletes_what_is_asked_for() -> None:
-    assert await asked(Refusing(ForbiddenError("no"))) is None
+async def test_while_the_operator_may_not_look_at_the_namespace_nothing_is_deleted() -> None:
+    """The rights of the operator go before its last resources while a namespace is deleted."""
+    with pytest.raises(ForbiddenError):
+        await asked(Refusing(ForbiddenError("no")))
 
 
 async def test_a_namespace_that_goes_keeps_its_data() -> None:

@@ -30,7 +30,7 @@ class Idle:
 
 def stream(name: str, **statuses: str) -> dict[str, Any]:
     metadata = {"name": name, "namespace": "a", "uid": name, "generation": 1, "resourceVersion": "1"}
-    conditions = [{"type": kind, "status": status} for kind, status in statuses.items()]
+    conditions = [{"type": kind, "status": status, "reason": f"Is{status}"} for kind, status in statuses.items()]
     return {"metadata": metadata, "spec": {"cluster": "main"}, "status": {"conditions": conditions}}
 
 
@@ -63,7 +63,7 @@ async def test_conditions_are_counted_and_the_lag_of_groups_is_reported() -> Non
     health.leads = True
     health.metrics = lambda: itertools.chain(metrics_of_loop(loop), metrics_of_groups([("a/g", lag)]))
     text = await scrape(health)
-    condition = 'tailrace_operator_conditions{{kind="Stream",status="{}",type="{}"}}'
+    condition = 'tailrace_operator_conditions{{kind="Stream",reason="Is{0}",status="{0}",type="{1}"}}'
     group = 'tailrace_operator_group_{}{{resource_name="g",resource_namespace="a"}}'
     assert samples(text) == {
         "tailrace_operator_leads": 1.0,

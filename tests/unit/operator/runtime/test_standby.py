@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.localclusters import NoWorkerAnswers
 from harness.localkubernetes import LocalKubernetes
 from sim import SimWorld
 from tailrace.cluster.cluster_map import Assignment, ClusterMap, read_map, write_map
@@ -19,16 +20,6 @@ from tailrace_operator.cluster.placement import Placements
 from tailrace_operator.runtime.standby import Standby
 
 ENDPOINTS = ContainerEndpoints(Endpoint("host", 1))
-
-
-class NoWorkerAnswers:
-    """A prober that gets no answer."""
-
-    async def answers(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
-        return False
-
-    async def refuses(self, worker: str, endpoints: ContainerEndpoints | None) -> bool:
-        return False
 
 
 class Stage:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from harness.localobjects import NAMESPACE, LocalObjects
-from tailrace.client.control.owners import StreamDescription
+from harness.localobjects import NAMESPACE, CountingObjects, Idle, LocalObjects
+from sim import SimWorld
+from tailrace.client.control.owners import Holder, StreamDescription
+from tailrace.client.model import StreamName
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS
 from tailrace.common import limits
+from tailrace.common.errors import UnavailableError
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 from tailrace.rpc import operator_pb2 as pb
-from tailrace_operator.connections.controllers import ClusterName, Controllers
+from tailrace_operator.connections.controllers import ClusterName, ClusterState, Controllers
 from tailrace_operator.kube.manifests import Notice
-from tailrace_operator.kube.objects import STREAMS
+from tailrace_operator.kube.objects import READER_GROUPS, STREAMS
 from tailrace_operator.reconcile.loop import ReconcileLoop
+from tailrace_operator.reconcile.outcome import Status
 from tailrace_operator.schema.specs import StreamSpec
 from tailrace_operator.stream import conditions, reconcile
 from tailrace_operator.stream.owner import Owner
-from tailrace_operator.stream.plan import Refuse, Sealed, Step, Wait
+from tailrace_operator.stream.plan import Refuse, Sealed, Step, Wait, wanted_config
 from tailrace_operator.stream.reconcile import StreamReconciler
 
 if TYPE_CHECKING:
@@ -104,8 +109,23 @@ async def test_a_stream_that_cannot_be_described_keeps_its_status_and_is_tried_a
     status = (await objects.get(STREAMS, NAMESPACE, "orders"))["status"]
     ready = next(one for one in status["conditions"] if one["type"] == "Ready")
     assert (ready["status"], ready["reason"], ready["message"]) == ("Unknown", "Unavailable", "container 3 is not open")
+    retention = next(one for one in status["conditions"] if one["type"] == "RetentionEnforced")
+    assert (retention["status"], retention["reason"]) == ("Unknown", "Unavailable"), "the controllers answer"
+    assert retention["message"] == "Whether spec.retention is enforced is not known: container 3 is not open."
     assert (status["segments"], status["tailBytes"]) == (2, "7")
     assert link.silent_until_s is None, "the controller counts as one that answers"
+
+
+async def test_retention_is_not_enforced_while_no_controller_answers(
+    objects: LocalObjects, streams: StreamReconciler
+) -> None:
+    objects.make(STREAM_CLUSTERS, "main", {})
+    stream = objects.make(STREAMS, "orders", SPEC)
+    with pytest.raises(UnavailableError) as caught:
+        await streams.reconcile(stream)
+    (condition,) = streams.away(stream, str(caught.value))
+    assert (condition.status, condition.reason) == (Status.FALSE, "ControllerAway")
+    assert "the controller of cluster main does not answer" in condition.message
 
 
 NOW_MS = 1_700_000_000_000
@@ -159,3 +179,53 @@ async def test_a_generation_is_not_observed_while_other_clients_keep_changing_th
     outcome = await streams._apply_steps(client, spec, me, conditions.Moment(NOW_MS))
     assert [one.reason for one in outcome.conditions] == ["Accepted", "ChangedByOthers"]
     assert not outcome.carried_out
+
+
+class HeldBack:
+    """Stands in for the controllers of one cluster, whose streams all are held back by ``shop/billing``."""
+
+    async def state(self, cluster: ClusterName) -> ClusterState:
+        return ClusterState.EXISTS
+
+    @contextlib.asynccontextmanager
+    async def use(self, cluster: ClusterName) -> AsyncIterator[object]:
+        yield self
+
+    async def retention_period_ms(self, cluster: ClusterName) -> int:
+        return 30_000
+
+    async def describe(self, cluster: ClusterName, stream: StreamName) -> StreamDescription:
+        spec = StreamSpec.parse({"metadata": {"name": "x"}, "spec": SPEC})
+        holder = Holder("shop/billing", unread_bytes=2048, unread_before_ms=NOW_MS)
+        owner = Owner(NAMESPACE, stream.stream, f"uid of {stream.stream}")
+        return StreamDescription(wanted_config(spec, None), str(owner), 7, "active", 0, 1, 0, 4096, None, (holder,))
+
+
+def test_streams_that_are_held_back_do_not_list_reader_groups_each() -> None:
+    objects = CountingObjects()
+    for number in range(20):
+        objects.make(STREAMS, f"s{number}", SPEC)
+        made = objects._find(STREAMS, NAMESPACE, f"s{number}")
+        objects._store(STREAMS, made | {"metadata": made["metadata"] | {"uid": f"uid of s{number}"}})
+    group = {"cluster": "main", "scope": "shop", "streams": ["scope/s0"]}
+    for name, named in (("a", "other"), ("c", "billing"), ("b", "billing")):
+        objects.make(READER_GROUPS, name, group | {"groupName": named})
+    objects.make(READER_GROUPS, "invalid", group | {"groupName": "billing", "start": "Middle"})
+
+    async def main() -> None:
+        loop = ReconcileLoop(objects, None, SystemClock(), SystemEntropy())
+        reconciler = StreamReconciler(objects, cast("Controllers", HeldBack()), SystemClock(), loop.list_known)
+        loop.add(reconciler)
+        loop.add(Idle(READER_GROUPS))
+        work = asyncio.ensure_future(loop.run(loop.kinds))
+        await asyncio.sleep(10 * reconciler.period_s)
+        work.cancel()
+        await asyncio.wait([work])
+        assert loop.reconciled >= 20 * 9
+
+    with SimWorld(1) as world:
+        world.run(main())
+    assert objects.lists[READER_GROUPS.plural] <= 11 + limits.OPERATOR_WORKERS, "the loop's own, and those before it"
+    for number in range(20):
+        held = objects._find(STREAMS, NAMESPACE, f"s{number}")["status"]["retention"]["heldBy"]
+        assert (held["subscriber"], held["resource"]) == ("shop/billing", "b")
