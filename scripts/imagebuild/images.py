@@ -15,6 +15,7 @@ from typing import Any
 from imagebuild import ImageError, cache, debian, jars, python
 from imagebuild.cache import kept, key, normalise
 from pack_image import pack
+from tailrace.pipelines.s3.libraries import list_text
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
@@ -128,20 +129,17 @@ class Maker:
 
     def spark(self) -> Made:
         """The product with Spark, for the driver and the executors of pipelines."""
-        base, lock, libraries = self.base(), REPOSITORY / "requirements/spark.lock", REPOSITORY / "images/spark.jars"
+        base, lock = self.base(), REPOSITORY / "requirements/spark.lock"
 
         def make(root: Path) -> None:
             python.install_locked(base, lock, root, built="pyspark")
-            jars.download(jars.read_list(libraries.read_text()), root / "jars")
-            for library in (root / "jars").iterdir():
-                library.rename(root / SPARK_HOME / "jars" / library.name)
-            (root / "jars").rmdir()
+            jars.add_s3_libraries(root / SPARK_HOME / "jars")
             for library in (root / SPARK_HOME / "jars").glob("*.jar"):
                 if FOREIGN.search(library.name):
                     library.unlink()
             normalise(root)
 
-        identity = self._identity(lock, libraries.read_text(), base.name, "python.py", "jars.py")
+        identity = self._identity(lock, list_text(), base.name, "python.py", "jars.py")
         spark = self._kept("spark", identity, make)
         return Made((base, self._java(), self.dependencies(), spark, self.application()), SPARK_CONFIG)
 

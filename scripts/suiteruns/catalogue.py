@@ -82,12 +82,14 @@ class Suite:
 
 
 MINIO, PYTHON_CLIENT, JAVA_CLIENT, TLC = "MinIO server", "Python client", "Java client", "TLC"
+S3_LIBRARIES = "libraries for S3"
 LOCAL_CLUSTER, IMAGES = "local cluster", "container images"
 
 PREPARATIONS = {
     MINIO: Job(MINIO, ("tests/support/minio.sh",), cores=1.0),
     PYTHON_CLIENT: Job(PYTHON_CLIENT, ("tests/support/python-client.sh",), cores=0.0),
     JAVA_CLIENT: Job(JAVA_CLIENT, ("tests/support/java-client.sh",), cores=0.0),
+    S3_LIBRARIES: Job(S3_LIBRARIES, (sys.executable, "-m", "tailrace.cli", "pipeline", "install-s3"), cores=0.0),
     TLC: Job(TLC, ("tests/support/tlc.sh",), cores=0.0),
     # Where nothing is cached this compiles Kubernetes for a quarter of an hour, beside everything else and after it.
     LOCAL_CLUSTER: Job(LOCAL_CLUSTER, ("tests/support/local-cluster.sh",), cores=0.0, computes=True, nice=19),
@@ -121,7 +123,7 @@ SUITES = (
         ),
         limits=False,
     ),
-    Suite("spark", (MINIO,)),
+    Suite("spark", (MINIO, S3_LIBRARIES)),
     Suite("crash", (MINIO, JAVA_CLIENT, PYTHON_CLIENT), cores=0.5, share="loadfile", takes=MOUNTS),
     Suite("compat/python", (PYTHON_CLIENT,), cores=WAITS),
     Suite("cli", (MINIO,), cores=0.5, share="loadfile"),

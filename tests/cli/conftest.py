@@ -8,6 +8,7 @@ import io
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -36,6 +37,14 @@ EPHEMERAL = {"controller": 0, "rest": 0, "store": 0, "admin": 0}
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the commands that have their turn on another day."""
     daily.leave_out(config, items, DAILY, DAILY_COUNT)
+
+
+@pytest.fixture
+def sighup_by_default() -> Iterator[None]:
+    """Processes that a test starts end on SIGHUP, also when the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @dataclass(frozen=True)

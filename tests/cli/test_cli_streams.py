@@ -177,6 +177,19 @@ def test_updating(cli, scope: str) -> None:
     assert "active segments" not in cli.ok("stream", "info", stream)
 
 
+def test_an_update_of_other_settings_does_not_undo_a_scale(cli, scope: str) -> None:
+    stream = f"{scope}/scaled"
+    cli.ok("stream", "create", stream)
+    scaled = cli.value("stream", "scale", stream, "--segments", "4")
+    cli.ok("stream", "update", stream, "--add-tag", "x")
+    info = cli.value("stream", "info", stream)
+    assert [segment["id"] for segment in info["segments"]] == [segment["id"] for segment in scaled]
+    assert (info["tags"], info["scaling"]["min_segments"]) == (["x"], 4)
+    cli.ok("stream", "scale", stream, "--split", f"{info['segments'][0]['id']}:2")
+    cli.ok("stream", "update", stream, "--segments", "4")
+    assert len(cli.value("stream", "info", stream)["segments"]) == 4
+
+
 def test_seal_delete_and_create_again(cli, scope: str) -> None:
     stream = f"{scope}/sealed"
     cli.ok("stream", "create", stream)

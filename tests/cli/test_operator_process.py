@@ -93,6 +93,11 @@ def run_pods(server: ApiServer, name: str = "main") -> None:
         server.edit(kind, child, {"status": status})
 
 
+def mark_of(cluster_id: str) -> bytes:
+    """The cluster.json of a cluster of four containers."""
+    return json.dumps({"format": 1, "cluster": cluster_id, "containers": 4}).encode()
+
+
 def make_worker(server: ApiServer, worker: str) -> None:
     """The Lease of a worker that lives while the test renews it."""
     annotations = {
@@ -132,6 +137,7 @@ async def test_a_cluster_gets_its_children_its_map_and_its_status(operators: Ope
         "StatefulSet": ["main-store"],
     }
     run_pods(server)
+    _put(store, "main/cluster.json", mark_of(made["metadata"]["uid"]))  # as a worker does before its Lease
     make_worker(server, "main-store-0-0")
     renewing = asyncio.create_task(renew(server, "main-store-0-0"))
     try:
@@ -260,10 +266,7 @@ async def test_bad_input_is_reported_and_makes_no_pods(
     named: str,
 ) -> None:
     server = operators.server
-    marks = {
-        "theirs/cluster.json": json.dumps({"format": 1, "cluster": "other", "containers": 4}).encode(),
-        "damaged/cluster.json": b"{",
-    }
+    marks = {"theirs/cluster.json": mark_of("other"), "damaged/cluster.json": b"{"}
     for name, content in marks.items():
         _put(store, name, content)
     if secret is not None:
@@ -373,6 +376,7 @@ async def test_children_that_a_deletion_leaves_are_not_taken_back_by_the_reconci
     await until(lambda: bool(left))
     again = stream_cluster(store)
     again["spec"]["adoptClusterId"] = first["metadata"]["uid"]
+    _put(store, "main/cluster.json", mark_of(first["metadata"]["uid"]))
     second = server.make(STREAM_CLUSTERS, again)
 
     def owners(plural: str, name: str) -> list[str]:
@@ -397,6 +401,7 @@ async def test_what_is_left_of_a_cluster_of_that_name_is_taken_over(operators: O
     assert not [metadata for metadata in left.values() if metadata.get("ownerReferences")]
     again = stream_cluster(store)
     again["spec"]["adoptClusterId"] = first["metadata"]["uid"]
+    _put(store, "main/cluster.json", mark_of(first["metadata"]["uid"]))
     second = server.make(STREAM_CLUSTERS, again)
 
     def owners(kind: str, name: str) -> list[str]:
@@ -459,7 +464,7 @@ async def test_pods_that_run_are_left_alone_while_a_check_fails(operators: Opera
     assert server.find(STATEFUL_SETS, "main-store") == before[0], "the same credentials roll no pod"
 
 
-async def test_new_credentials_roll_the_pods(operators: Operators, store: Store) -> None:
+async def test_new_credentials_roll_the_pods(operators: Operators, store: Store, minio_server: MinioProcess) -> None:
     server = operators.server
     make_secret(server, store)
     await operators.start()
@@ -472,10 +477,9 @@ async def test_new_credentials_roll_the_pods(operators: Operators, store: Store)
         return str(found["spec"]["template"]["metadata"]["annotations"]["tailrace.io/credentials"])
 
     before = fingerprint()
-    secret = server.find(SECRETS, "credentials")
-    assert secret is not None
+    access_key, secret_key = minio_server.new_user(store.bucket, ["s3:*"])
     server.remove(SECRETS, "credentials")
-    server.make(SECRETS, {"metadata": {"name": "credentials"}, "data": secret["data"]})
+    make_secret(server, store, accessKey=access_key, secretKey=secret_key)
     await until(lambda: fingerprint() != before)
 
 
@@ -516,10 +520,14 @@ async def test_a_killed_leader_is_replaced(operators: Operators, store: Store) -
     assert operators.leader() not in ("", leader)
 
 
-async def test_a_leader_that_is_stopped_releases_its_lease_at_once(operators: Operators) -> None:
+@pytest.mark.usefixtures("sighup_by_default")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_leader_that_is_stopped_releases_its_lease_at_once(
+    operators: Operators, number: signal.Signals
+) -> None:
     first = await operators.start()
     await until(lambda: operators.leader() != "")
-    first.send_signal(signal.SIGTERM)
+    first.send_signal(number)
     assert await asyncio.wait_for(first.wait(), DEADLINE_S) == 0
     assert operators.leader() == ""
 

@@ -87,6 +87,16 @@ async def test_what_was_put_is_read_with_its_version(store: MetadataStore) -> No
     ]
 
 
+async def test_more_than_one_reply_has_room_for_is_refused(store: MetadataStore) -> None:
+    value = bytes(limits.TABLE_VALUE_MAX_BYTES)
+    keys = [b"%d" % number for number in range(limits.FRAME_MAX_BYTES // len(value) + 1)]
+    for key in keys:
+        await store.put(TABLE, [Put(key, value, NOT_EXISTS)])
+    with pytest.raises(BadRequestError, match="more than"):
+        await store.get(TABLE, keys)
+    assert await values(store, *keys[1:]) == [value] * (len(keys) - 1)
+
+
 async def test_versions_only_rise(store: MetadataStore) -> None:
     seen = []
     for value in (b"1", b"2", b"3"):

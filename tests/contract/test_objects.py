@@ -167,6 +167,15 @@ async def test_a_status_is_merged_and_compared(api: ApiServer, objects: HttpObje
         await objects.merge_status(STREAM_CLUSTERS, second, {"a": 2})
 
 
+async def test_fields_of_a_specification_are_merged_and_compared(api: ApiServer, objects: HttpObjects) -> None:
+    made = api.make(STREAM_CLUSTERS, {"metadata": {"name": "c"}, "spec": {"containers": 4, "image": "a"}})
+    changed = await objects.merge_spec(STREAM_CLUSTERS, made, {"containers": 8})
+    assert changed["spec"] == {"containers": 8, "image": "a"}
+    with pytest.raises(WriteConflictError):
+        await objects.merge_spec(STREAM_CLUSTERS, made, {"containers": 2})
+    assert (await objects.get(STREAM_CLUSTERS, NAMESPACE, "c"))["spec"]["containers"] == 8
+
+
 async def test_finalizers_hold_and_let_go(api: ApiServer, objects: HttpObjects) -> None:
     made = api.make(STREAM_CLUSTERS, cluster())
     held = await objects.set_finalizers(STREAM_CLUSTERS, made, ["tailrace.io/operator"])

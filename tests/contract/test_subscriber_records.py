@@ -11,6 +11,7 @@ from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 from tailrace.controller.managers.subscribers import publish, subscribe, subscribers, unsubscribe
 from tailrace.controller.metadata import records
+from tailrace.controller.metadata.epochs import Cut
 from tailrace.controller.metadata.metadata_store import TableMetadataStore
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.ports import NOT_EXISTS, Put
@@ -30,6 +31,11 @@ CUT = {segment << 32 | segment: 2**40 + segment for segment in range(1000)}
 
 async def still_current() -> None:
     """The step that subscribes is not late."""
+
+
+async def as_published(root: StreamRecord, published: Cut) -> Cut:
+    """The group was not reset."""
+    return published
 
 
 @pytest.mark.timeout(300)
@@ -63,7 +69,7 @@ async def test_a_stream_with_as_many_subscribers_as_it_takes(tmp_path: Path) -> 
         for name in names[:200]:
             await publish(context, KEY, name, Subscriber(GROUP_ID, 0), Subscriber(GROUP_ID, 0, CUT), behind=False)
         await unsubscribe(context, KEY, names[-1], GROUP_ID)
-        await subscribe(context, KEY, "scope/new", GROUP_ID, 0, still_current)
+        await subscribe(context, KEY, "scope/new", GROUP_ID, 0, still_current, as_published)
         found = {name: each.cut async for name, each in subscribers(context, KEY)}
         assert list(found) == [*names[:-1], "scope/new"]
         assert list(found.values()) == [CUT] * 200 + [None] * (len(names) - 200)

@@ -7,8 +7,6 @@ import secrets
 import pytest
 from minio import Minio
 from minio.commonconfig import GOVERNANCE
-from minio.credentials import StaticProvider
-from minio.minioadmin import MinioAdmin
 from minio.objectlockconfig import DAYS, ObjectLockConfig
 
 from harness.minio import ACCESS_KEY, MinioProcess
@@ -20,15 +18,7 @@ RIGHTS = {"read": "s3:GetObject", "write": "s3:PutObject", "list": "s3:ListBucke
 
 def make_user(minio: MinioProcess, bucket: str, actions: list[str]) -> Credentials:
     """A user with these rights on a bucket, and no others."""
-    admin = MinioAdmin(
-        endpoint=f"127.0.0.1:{minio.port}", credentials=StaticProvider(ACCESS_KEY, minio.secret_key), secure=False
-    )
-    name, secret = f"user-{secrets.token_hex(4)}", secrets.token_hex(16)
-    allowed = {"Effect": "Allow", "Action": actions, "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]}
-    admin.user_add(access_key=name, secret_key=secret)
-    admin.policy_add(policy_name=name, policy={"Version": "2012-10-17", "Statement": [allowed]})
-    admin.policy_set(policy_name=name, user=name)
-    return Credentials(name, secret)
+    return Credentials(*minio.new_user(bucket, actions))
 
 
 async def prove(minio: MinioProcess, bucket: str, credentials: Credentials) -> None:

@@ -33,6 +33,17 @@ def test_the_python_side_loads(spark: ImageRoot) -> None:
     assert spark.run("python3.11", "-c", program).stdout == "4.3.0\n"
 
 
+def test_the_list_of_the_libraries_for_s3_is_shipped_and_they_are_beside_spark(spark: ImageRoot) -> None:
+    program = (
+        "import pathlib, pyspark\n"
+        "from tailrace.pipelines.s3.libraries import are_installed, locked\n"
+        "from tailrace.pipelines.s3.settings import has_connector\n"
+        "home = pathlib.Path(pyspark.__file__).parent\n"
+        "print(len(locked()) > 30, are_installed(locked(), home / 'jars'), has_connector(home))\n"
+    )
+    assert spark.run("python3.11", "-c", program).stdout == "True True True\n"
+
+
 def test_a_program_runs_through_the_launcher(spark: ImageRoot) -> None:
     """As the driver does it: Java asks Spark's launcher, then becomes it, and starts Python."""
     (spark.root / "etc/hosts").write_text("127.0.0.1 localhost\n")  # which the kubelet writes

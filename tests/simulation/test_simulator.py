@@ -19,7 +19,14 @@ import pytest
 
 from sim import ForbiddenError, SimDisk, SimProcess, SimWorld, StuckError
 from sim.catalogue import WORKLOADS, workloads_of
+from tailrace.common import limits
 from tailrace.common.errors import DiskFullError, StartError
+from tailrace.segmentstore.server.budgets import InFlightBudget
+from tailrace.segmentstore.server.gone_peers import has_gone
+from tailrace.segmentstore.server.listener import SegmentStoreServer
+from tailrace.segmentstore.worker.wrong_host_responder import NoContainers
+from tailrace.wire.codec import encode
+from tailrace.wire.commands import GetStreamSegmentInfo, Hello
 
 
 def test_time_is_virtual() -> None:
@@ -152,17 +159,22 @@ class Sink(asyncio.BufferedProtocol):
         self.lost.set_result(exc)
 
 
+async def serve_sinks(world: SimWorld) -> tuple[asyncio.Server, list[Sink]]:
+    """A server, and the receivers of its connections in the order in which these were made."""
+    sinks: list[Sink] = []
+
+    def make() -> Sink:
+        sinks.append(Sink())
+        return sinks[-1]
+
+    return await world.loop.create_server(make, "", 0), sinks
+
+
 def test_a_receiver_that_does_not_read_slows_the_sender() -> None:
     with SimWorld(7) as world:
 
         async def main() -> None:
-            sinks: list[Sink] = []
-
-            def make() -> Sink:
-                sinks.append(Sink())
-                return sinks[-1]
-
-            server = await world.loop.create_server(make, "", 0)
+            server, sinks = await serve_sinks(world)
             _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             payload = world.random.randbytes(1_000_000)
             writer.write(payload)
@@ -175,6 +187,51 @@ def test_a_receiver_that_does_not_read_slows_the_sender() -> None:
             assert await sinks[0].lost is None
             assert sinks[0].received == payload
             server.close()
+
+        world.run(main())
+
+
+def test_a_receiver_that_does_not_read_notices_no_end_but_the_state_shows_it() -> None:
+    with SimWorld(7) as world:
+
+        async def main() -> None:
+            server, sinks = await serve_sinks(world)
+            writers = [(await asyncio.open_connection(*server.sockets[0].getsockname()))[1] for _ in range(3)]
+            for writer in writers:
+                writer.write(b"abc")
+            await asyncio.sleep(1)
+            writers[0].close()
+            writers[1].transport.abort()
+            await asyncio.sleep(1)
+            assert [has_gone(sink.transport) for sink in sinks] == [True, True, False]
+            assert not any(sink.lost.done() for sink in sinks)
+            for sink in sinks:
+                sink.transport.resume_reading()
+            assert await sinks[0].lost is None
+            assert isinstance(await sinks[1].lost, ConnectionResetError)
+            writers[2].close()
+            assert await sinks[2].lost is None
+            server.close()
+
+        world.run(main())
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_a_server_notices_peers_that_go_while_it_does_not_read(end: str) -> None:
+    with SimWorld(7) as world:
+
+        async def main() -> None:
+            no_room = InFlightBudget(-1)
+            server = SegmentStoreServer(NoContainers(), no_room, world.clock("server"), world.entropy("server"))
+            reader, writer = await asyncio.open_connection(*await server.start("", 0))
+            writer.write(encode(Hello(16, 5)) + encode(GetStreamSegmentInfo(1, "scope/stream/0", "")))
+            await reader.readexactly(8)
+            await asyncio.sleep(100)
+            assert server.connections == 1
+            getattr(writer.transport, end)()
+            await asyncio.sleep(5 * limits.GONE_PEERS_LOOK_S)
+            assert server.connections == 0
+            await server.close()
 
         world.run(main())
 

@@ -420,7 +420,7 @@ class ModelContainer:
     async def flush_to_storage(self) -> None:
         await self._staged(lambda: None)
 
-    async def list_chunks(self, segment: str) -> list[ChunkListing]:
+    async def list_chunks(self, segment: str, after: int = 0, limit: int | None = None) -> list[ChunkListing]:
         self._segment(segment)
         return []
 

@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from tailrace.cli.values import HEAD
+from tailrace.client.group.reader_group import existing_streams
 from tailrace.client.group.state import policy
-from tailrace.client.model import StreamName
 from tailrace.client.stream_manager import StreamManager
 from tailrace.common.errors import BadRequestError
 from tailrace.common.stream_cut import StreamCut
@@ -29,13 +29,14 @@ REPEAT_AFTER_S: Final = 60.0
 async def reset_group(client: ClientContext, group: ReaderGroup, places: Sequence[str | StreamCut]) -> None:
     """Reset a group to head, tail or cuts; without `places` to its last checkpoint.
 
-    Raises BadRequestError for a stream that the group does not read, and for a stream without a cut.
+    It leaves streams that were deleted. Raises BadRequestError for a stream that the group does not read, and for a
+    stream without a cut.
     """
     if not places:
         await group.reset()
         return
     config = (await group.state()).config
-    streams = [StreamName.parse(scoped) for scoped in config.starting]
+    streams = await existing_streams(client, config)
     starting: dict[str, StreamCut | None] = {}
     for place in places:
         if isinstance(place, StreamCut):
@@ -48,9 +49,10 @@ async def reset_group(client: ClientContext, group: ReaderGroup, places: Sequenc
             starting = {str(stream): await StreamManager(client).tail(stream) for stream in streams}
     if unknown := sorted(starting.keys() - config.starting.keys()):
         raise BadRequestError(f"reader group {group.scope}/{group.group} does not read {unknown[0]}")
-    if missing := sorted(config.starting.keys() - starting.keys()):
+    if missing := sorted({str(stream) for stream in streams} - starting.keys()):
         raise BadRequestError(f"reader group {group.scope}/{group.group} reads {missing[0]}, too: give a cut of it")
-    await group.reset(dataclasses.replace(config, starting=starting))
+    ending = {scoped: cut for scoped, cut in config.ending.items() if scoped in starting}
+    await group.reset(dataclasses.replace(config, starting=starting, ending=ending))
 
 
 class Holders:

@@ -15,6 +15,7 @@ from tailrace.cli.commands import (
     group,
     inspect,
     pipeline,
+    pipeline_s3,
     pipeline_streams,
     pods,
     read,
@@ -49,6 +50,7 @@ app.add_typer(inspect.app, name="inspect")
 app.add_typer(bench.app, name="bench")
 pipeline.app.command("replay")(pipeline_streams.replay)
 pipeline.app.command("backfill")(pipeline_streams.backfill)
+pipeline.app.command("install-s3")(pipeline_s3.install_s3)
 app.add_typer(pipeline.app, name="pipeline")
 
 

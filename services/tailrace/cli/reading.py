@@ -48,6 +48,9 @@ LEAVE_SHARED_S: Final = 10.0
 SEGMENTS_TO_COME_S: Final = 10.0
 """For which a read waits at least for segments that it is to read, or for two automatic checkpoints."""
 
+OTHERS_NAMED_MAX: Final = 3
+"""Streams of a group that a refusal names."""
+
 
 class _SegmentsToCome:
     """Segments that a reader does not have yet: those of no reader, and the successors of what it read to the end."""
@@ -142,7 +145,8 @@ async def read_with_group(
 ) -> None:
     """Join a group, created if missing; without `follow` read until no event arrives for `idle_ms`.
 
-    It then goes on while there are segments to come, as after a scale.
+    It then goes on while there are segments to come, as after a scale. Raises BadRequestError for a group that reads
+    another stream, or others too: their events would be printed, and count as read.
     """
     await _check_exists(client, stream)
     manager = ReaderGroupManager(client, stream.scope)
@@ -153,6 +157,12 @@ async def read_with_group(
         await manager.create(group, config)
     elif str(stream) not in config.starting:
         raise BadRequestError(f"reader group {stream.scope}/{group} does not read {stream}")
+    elif others := sorted(config.starting.keys() - {str(stream)}):
+        more = f" and {len(others) - OTHERS_NAMED_MAX} more" if len(others) > OTHERS_NAMED_MAX else ""
+        named = ", ".join(others[:OTHERS_NAMED_MAX]) + more
+        raise BadRequestError(
+            f"reader group {stream.scope}/{group} reads {named}, too: this command reads groups of one stream"
+        )
     elif begin is not None:
         raise BadRequestError(f"reader group {stream.scope}/{group} exists and continues at its position: omit --from")
     checkpoint_ms = config.automatic_checkpoint_ms

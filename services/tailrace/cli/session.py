@@ -99,18 +99,24 @@ async def check_reachable(controller: str) -> None:
     reason = ""
     for target in targets:
         host, _, port = target.rpartition(":")
-        try:
-            async with asyncio.timeout(CONNECT_DEADLINE_S):
-                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        except TimeoutError:
-            reason = f"no reply within {CONNECT_DEADLINE_S:g} s"
-        except socket.gaierror as error:
-            reason = error.strerror or str(error)
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-        else:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        reason = await why_unreachable(host.strip("[]"), int(port))
+        if not reason:
             return
     raise UnavailableError(f"the controller at {controller} cannot be reached: {reason}")
+
+
+async def why_unreachable(host: str, port: int) -> str:
+    """Return why no connection to an address can be made; empty when one can."""
+    try:
+        async with asyncio.timeout(CONNECT_DEADLINE_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return f"no reply within {CONNECT_DEADLINE_S:g} s"
+    except socket.gaierror as error:
+        return error.strerror or str(error)
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno else str(error)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return ""

@@ -23,10 +23,18 @@ if TYPE_CHECKING:
 class ClosedObjectLog:
     """The valid frames of an object log; nothing is changed. Calls ``advance(bytes)`` for each frame that it reads.
 
-    An owner may open the log meanwhile: `same_owner` checks that at the end.
+    An owner may open the log meanwhile: `same_owner` checks that at the end. ``opened_epoch``: see `ObjectLog`.
     """
 
-    def __init__(self, store: ObjectStore, container: int, advance: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        container: int,
+        advance: Callable[[int], None] | None = None,
+        *,
+        opened_epoch: int = 0,
+    ) -> None:
+        self._opened_epoch = opened_epoch
         self.keys = LogKeys(container)
         self._requests = ObjectRequests(store)
         self._claims = Claims(self._requests, self.keys)
@@ -51,6 +59,7 @@ class ClosedObjectLog:
         self.last_claim = await self._claims.last()
         self._decision = await self._scanner.decision(self.last_claim + 1)
         self.index = FrameIndex(self._decision.extents, 0, self._decision.next_sequence)
+        self._decision.check_opened(self.keys.folder, self._opened_epoch)
 
     async def same_owner(self) -> bool:
         """Return whether no owner has claimed the log or written a valid frame since `open`."""

@@ -45,8 +45,8 @@ class DiskFile(Protocol):
         """Make all writes before the call durable (fdatasync). After an OSError the state is unknown."""
         ...
 
-    async def zero(self) -> None:
-        """Overwrite the whole file with zeros, durably, with little load at a time."""
+    async def zero(self, start: int = 0, end: int | None = None) -> None:
+        """Overwrite the file with zeros from `start` to `end` (None: its end), durably, with little load at a time."""
         ...
 
     def truncate(self, length_bytes: int) -> None:
@@ -89,11 +89,14 @@ class ReadableDisk(Protocol):
 class Disk(ReadableDisk, Protocol):
     """Files below directories, by path; `open` is for reading and writing."""
 
-    async def create_zeroed(self, path: str, length_bytes: int) -> DiskFile:
+    async def create_zeroed(self, path: str, length_bytes: int, written_bytes: int | None = None) -> DiskFile:
         """Create a file of durable zeros; its directory entry is durable only after `sync_directory`.
 
+        All of its space is taken. Behind `written_bytes` (None: the whole length) its zeros are not written: a sync of
+        the first write there takes longer, because the file system has to note what is no longer zero.
+
         Raises:
-            DiskFullError: the disk has no space; no file remains.
+            DiskFullError: the disk has no space or no inode; no file remains.
         """
         ...
 
@@ -134,6 +137,11 @@ async def _to_the_end(executor: ThreadPoolExecutor, function: Callable[[], _T]) 
         raise
 
 
+def _take_space(descriptor: int, length_bytes: int) -> None:
+    os.posix_fallocate(descriptor, 0, length_bytes)
+    os.fdatasync(descriptor)
+
+
 class RealDisk(RealFolderFiles):
     """The machine's disk.
 
@@ -150,15 +158,19 @@ class RealDisk(RealFolderFiles):
         """See Disk.open."""
         return RealFile(self, path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
-    async def create_zeroed(self, path: str, length_bytes: int) -> RealFile:
+    async def create_zeroed(self, path: str, length_bytes: int, written_bytes: int | None = None) -> RealFile:
         """See Disk.create_zeroed."""
-        file = RealFile(self, path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+        file: RealFile | None = None
         try:
-            await self.in_background(lambda: os.posix_fallocate(file.descriptor, 0, length_bytes))
-            await file.zero()
+            # Fails, too, when the disk is full: no inode may be left while there are free blocks.
+            file = RealFile(self, path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+            descriptor = file.descriptor
+            await self.in_background(lambda: _take_space(descriptor, length_bytes))
+            await file.zero(0, written_bytes)
         except BaseException as error:
-            file.close()
-            os.unlink(path)
+            if file is not None:
+                file.close()
+                os.unlink(path)
             if isinstance(error, OSError) and error.errno in NO_SPACE:
                 what = f"no space for {length_bytes} bytes of log in {os.path.dirname(path)}"
                 raise DiskFullError(f"{what}: {error.strerror}") from error
@@ -247,6 +259,24 @@ class RealLock:
             self._descriptor = -1
 
 
+def _write_all(descriptor: int, offset: int, buffers: Sequence[Buffer]) -> int:
+    rest = [memoryview(buffer) for buffer in buffers]
+    while rest:
+        written = os.pwritev(descriptor, rest, offset)
+        offset += written
+        while rest and written >= len(rest[0]):
+            written -= len(rest.pop(0))
+        if rest and written:
+            rest[0] = rest[0][written:]
+    return offset
+
+
+def _zero_step(descriptor: int, start: int, end: int) -> None:
+    for offset in range(start, end, len(_ZEROS)):
+        _write_all(descriptor, offset, [memoryview(_ZEROS)[: min(len(_ZEROS), end - offset)]])
+        os.fdatasync(descriptor)
+
+
 class RealFile:
     """A file of RealDisk."""
 
@@ -263,18 +293,7 @@ class RealFile:
     def pwrite(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """See DiskFile.pwrite."""
         for first in range(0, len(buffers), _IOV_MAX):
-            offset = self._write_all(offset, buffers[first : first + _IOV_MAX])
-
-    def _write_all(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        rest = [memoryview(buffer) for buffer in buffers]
-        while rest:
-            written = os.pwritev(self.descriptor, rest, offset)
-            offset += written
-            while rest and written >= len(rest[0]):
-                written -= len(rest.pop(0))
-            if rest and written:
-                rest[0] = rest[0][written:]
-        return offset
+            offset = _write_all(self.descriptor, offset, buffers[first : first + _IOV_MAX])
 
     async def pread(self, offset: int, length: int) -> bytes:
         """See DiskFile.pread."""
@@ -284,18 +303,19 @@ class RealFile:
         """See DiskFile.sync."""
         await self._disk.timed_sync(lambda: os.fdatasync(self.descriptor))
 
-    async def zero(self) -> None:
+    async def zero(self, start: int = 0, end: int | None = None) -> None:
         """See DiskFile.zero."""
-        length = self.length_bytes
-        # Few turns of the event loop: when it is busy, each takes as long as the writing itself.
-        for start in range(0, length, limits.LOG_ZERO_STEP_BYTES):
-            end = min(length, start + limits.LOG_ZERO_STEP_BYTES)
-            await self._disk.in_background(lambda start=start, end=end: self._zero_step(start, end))  # type: ignore[misc]
-
-    def _zero_step(self, start: int, end: int) -> None:
-        for offset in range(start, end, len(_ZEROS)):
-            self._write_all(offset, [memoryview(_ZEROS)[: min(len(_ZEROS), end - offset)]])
-            os.fdatasync(self.descriptor)
+        end = self.length_bytes if end is None else end
+        # Another open file than that of the frames: Linux reports a failed write to each once, and their sync must see
+        # it, too. The zeros are synced in another thread, and with them frames that are not acknowledged yet.
+        own = os.open(f"/proc/self/fd/{self.descriptor}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            # Few turns of the event loop: when it is busy, each takes as long as the writing itself.
+            for first in range(start, end, limits.LOG_ZERO_STEP_BYTES):
+                last = min(end, first + limits.LOG_ZERO_STEP_BYTES)
+                await self._disk.in_background(lambda first=first, last=last: _zero_step(own, first, last))  # type: ignore[misc]
+        finally:
+            os.close(own)
 
     def truncate(self, length_bytes: int) -> None:
         """See DiskFile.truncate."""

@@ -66,6 +66,7 @@ class FileLog(SequencedLog):
         container: int,
         *,
         file_bytes: int = limits.LOG_FILE_BYTES,
+        prepared_bytes: int = limits.LOG_PREPARED_BYTES,
         max_frame_bytes: int = limits.LOG_FRAME_MAX_BYTES,
         reserve_bytes: int = limits.LOG_RESERVE_BYTES,
         opened_epoch: int = 0,
@@ -79,6 +80,7 @@ class FileLog(SequencedLog):
         self._directory = directory
         self._container = container
         self._file_bytes = file_bytes
+        self._prepared_bytes = min(file_bytes, max(prepared_bytes, self._smallest_file_bytes))
         self._reserve_bytes = reserve_bytes
         self._opened_epoch = opened_epoch
         self._opens_full = opens_full and opened_epoch > 0
@@ -170,7 +172,10 @@ class FileLog(SequencedLog):
             if not self._opens_full:
                 raise
             self._stock.full_reason = error
+            self._stock.want(1)
         else:
+            if self._prepared_bytes == self._file_bytes:  # no rest of it is prepared later, and the next one with that
+                self._stock.want(1)
             self._remove_garbage()
             await self._disk.sync_directory(self._directory)
         self._stock_task = asyncio.get_running_loop().create_task(self._run_stock())
@@ -209,17 +214,18 @@ class FileLog(SequencedLog):
             offset += len(piece)
 
     async def _begin_epoch(self) -> None:
-        """Begin this epoch's first file, smaller than usual when the disk is nearly full."""
+        """Begin this epoch's first file, smaller than usual when the disk is nearly full, and prepared in part."""
         length = self._file_bytes
         while True:
             try:
-                made = await self._stock.make(length)
+                prepared = min(length, self._prepared_bytes)
+                made = await self._stock.make(length, prepared)
                 break
             except DiskFullError:
                 if length == self._smallest_file_bytes:
                     raise
                 length = self._shorter(length)
-        self._begin_file(*made)
+        self._begin_file(*made, prepared)
         for file in self._unsynced:
             await file.handle.sync()
         await self._disk.sync_directory(self._directory)
@@ -252,7 +258,7 @@ class FileLog(SequencedLog):
         if not reserved:
             needed += self._reserve_bytes
             frame_count += -(-self._reserve_bytes // self._space.frame_bytes)
-        if self._space.fits(needed, frame_count, self._room(), self._stock.ready_files):
+        if self._space.fits(needed, frame_count, self._room(), self._stock.empty_files):
             return None
         if self._stock.full_reason is not None:
             raise DiskFullError(f"the log has no room for {length_bytes} bytes: {self._stock.full_reason}")
@@ -307,17 +313,28 @@ class FileLog(SequencedLog):
             taken = self._stock.take()
             if taken is None:
                 return False
-            file = self._begin_file(*taken)
+            file = self._begin_file(*taken, taken[1].length_bytes)
             buffers, length = self._encode(item, file)
+        if file.position + length > file.prepared_bytes:
+            self._stock.grow(file)
+            return False
         file.handle.pwrite(file.position, buffers)
         if item.kind is FrameKind.DATA:
             file.sectors.append(file.position // frames.SECTOR_BYTES)
         file.position += length
+        if file.position >= limits.LOG_PREPARE_AFTER_BYTES:
+            self._prepare(file)
         self._written_log_start = self._log_start
         self._written.append(item)
         if self._unsynced[-1:] != [file]:
             self._unsynced.append(file)
         return True
+
+    def _prepare(self, file: LogFile) -> None:
+        """Prepare the rest of a file that is in use, and the next one."""
+        if file.prepared_bytes < file.length_bytes:
+            self._stock.grow(file)
+        self._stock.want(1)
 
     def _encode(self, item: _Append, file: LogFile) -> tuple[list[Buffer], int]:
         return frames.encode_frame(
@@ -330,12 +347,13 @@ class FileLog(SequencedLog):
             offset=file.position,
         )
 
-    def _begin_file(self, spare_path: str, handle: DiskFile) -> LogFile:
+    def _begin_file(self, spare_path: str, handle: DiskFile, prepared_bytes: int) -> LogFile:
         """Name an empty file and write its START frame. The directory is synced with the file's first frames."""
         first_sequence = self._waiting[0].sequence if self._waiting else self._next_sequence
         path = f"{self._directory}/{file_name(first_sequence, self._identity.epoch)}"
         self._disk.rename(spare_path, path)
         file = LogFile(path, handle, first_sequence, handle.length_bytes, first_readable=first_sequence)
+        file.prepared_bytes = prepared_bytes
         self._files.append(file)
         self._current = file
         self._directory_unsynced = True
@@ -479,11 +497,13 @@ class FileLog(SequencedLog):
             self._stock_task.result()
 
     def _release(self) -> None:
-        for file in self._files:
-            file.handle.close()
-        self._stock.close()
-        self._files.clear()
-        self._current = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        try:
+            for file in self._files:
+                file.handle.close()
+            self._stock.close()
+        finally:
+            self._files.clear()
+            self._current = None
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None

@@ -25,7 +25,10 @@ _READY_MAX: Final = 2
 
 @dataclass(slots=True)
 class LogFile:
-    """A file with frames. ``sectors`` are the first sectors of its DATA frames, from ``first_sequence`` on."""
+    """A file with frames. ``sectors`` are the first sectors of its DATA frames, from ``first_sequence`` on.
+
+    Frames are written to its first ``prepared_bytes`` only.
+    """
 
     path: str
     handle: DiskFile
@@ -35,6 +38,7 @@ class LogFile:
     position: int = 0
     first_readable: int = 0
     readers: int = 0
+    prepared_bytes: int = 0
 
     @property
     def next_sequence(self) -> int:
@@ -44,6 +48,9 @@ class LogFile:
 
 class FileStock:
     """Keeps an empty file ready. It recycles retired files, so that a log of steady size creates none.
+
+    An empty file takes its space at once, so that the disk cannot fill up below it; its zeros are written when it is
+    wanted, as those of the rest of a file that is prepared in part: many containers are hardly written to.
 
     One background task runs it and calls `on_ready` on the loop when a file is ready. While the disk is full it retries
     every ``limits.LOG_PREALLOCATE_RETRY_S`` and whenever a file is retired.
@@ -55,22 +62,25 @@ class FileStock:
         self._file_bytes = file_bytes
         self._on_ready = on_ready
         self._ready: deque[tuple[str, DiskFile]] = deque()
+        self._reserved: deque[tuple[str, DiskFile]] = deque()
+        """Empty files whose zeros are not written."""
+        self._growing: LogFile | None = None
         self._retired: list[LogFile] = []
         self._names_used = 0
         self._wake = asyncio.Event()
-        self._wanted = 1
+        self._wanted = 0
         self._changed: asyncio.Future[None] | None = None
         self.full_reason: DiskFullError | None = None
 
     @property
-    def ready_files(self) -> int:
-        """Return how many files are ready."""
-        return len(self._ready)
+    def empty_files(self) -> int:
+        """Return how many files there are for later frames: ready ones, and ones that have their space."""
+        return len(self._ready) + len(self._reserved)
 
     @property
     def stored_bytes(self) -> int:
-        """Return the bytes of the ready and the retired files."""
-        return self._file_bytes * len(self._ready) + sum(file.length_bytes for file in self._retired)
+        """Return the bytes of the empty and the retired files."""
+        return self._file_bytes * self.empty_files + sum(file.length_bytes for file in self._retired)
 
     def take(self) -> tuple[str, DiskFile] | None:
         """Return path and handle of a ready file, if any, and prepare another one.
@@ -88,8 +98,14 @@ class FileStock:
             self._wanted = files
             self._wake.set()
 
+    def grow(self, file: LogFile) -> None:
+        """Prepare the rest of a file in steps, before all other files."""
+        if self._growing is not file:
+            self._growing = file
+            self._wake.set()
+
     def changed(self) -> asyncio.Future[None]:
-        """Return a future that is done when a file is ready, the disk is found full, or the log ends."""
+        """Return a future that is done when there is a new file, the disk is found full, or the log ends."""
         if self._changed is None or self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         return self._changed
@@ -105,13 +121,15 @@ class FileStock:
 
     def retire(self, file: LogFile) -> None:
         """Take a file whose frames are all truncated, durably."""
+        if self._growing is file:  # all its frames are truncated: nothing more is written to it
+            self._growing = None
         self._retired.append(file)
         self._wake.set()
 
-    async def make(self, length_bytes: int) -> tuple[str, DiskFile]:
-        """Create an empty file now. Raises DiskFullError."""
+    async def make(self, length_bytes: int, prepared_bytes: int | None = None) -> tuple[str, DiskFile]:
+        """Create an empty file now, with zeros written to its first `prepared_bytes`. Raises DiskFullError."""
         path = self._next_path()
-        return path, await self._disk.create_zeroed(path, length_bytes)
+        return path, await self._disk.create_zeroed(path, length_bytes, prepared_bytes)
 
     async def run(self) -> None:
         """Work until cancelled. OSError: the disk failed."""
@@ -141,8 +159,25 @@ class FileStock:
             if file.readers:
                 break
             await self._recycle(file)
+        if self._growing is not None:
+            await self._prepare_rest(self._growing)
+            self._growing = None
         while len(self._ready) < self._wanted:
-            self._become_ready(await self.make(self._file_bytes))
+            if self._reserved:
+                await self._reserved[0][1].zero()
+                self._become_ready(self._reserved.popleft())
+            else:
+                self._become_ready(await self.make(self._file_bytes))
+        if not self.empty_files:
+            self._reserved.append(await self.make(self._file_bytes, 0))
+            self.announce()
+
+    async def _prepare_rest(self, file: LogFile) -> None:
+        while file.prepared_bytes < file.length_bytes:
+            end = min(file.length_bytes, file.prepared_bytes + limits.LOG_ZERO_STEP_BYTES)
+            await file.handle.zero(file.prepared_bytes, end)
+            file.prepared_bytes = end
+            self._on_ready()
 
     async def _recycle(self, file: LogFile) -> None:
         """Turn a retired file into a ready one, or remove it."""
@@ -174,7 +209,7 @@ class FileStock:
     def close(self) -> None:
         """Close the handles; the task must have ended."""
         self.announce()
-        for _, handle in self._ready:
+        for _, handle in (*self._ready, *self._reserved):
             handle.close()
         for file in self._retired:
             file.handle.close()

@@ -19,7 +19,6 @@ from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
     DataError,
-    DataLossError,
     FencedError,
     IllegalStateError,
     OverloadedError,
@@ -33,13 +32,14 @@ from tailrace.log.frame_index import FrameIndex
 from tailrace.log.frames import FrameIdentity, FrameKind, StartRecord
 from tailrace.log.object_cleaner import ObjectCleaner
 from tailrace.log.object_keys import LogKeys
-from tailrace.log.object_recovery import WINDOW_FRAMES, ObjectDecision
+from tailrace.log.object_recovery import WINDOW_FRAMES, ObjectDecision, lost_epoch
 from tailrace.log.object_requests import ObjectRequests, pause_s
 from tailrace.log.object_scan import ObjectScanner
 from tailrace.log.port import Buffer, RecoveredFrame
 
 if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore
+    from tailrace.storage.put_window import PutWindow
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class ObjectLog(SequencedLog):
     The store must have passed `probe.probe_conditions`. While it does not answer, the log does not fail: it retries
     frames under their keys, and appends wait. ``opened_epoch`` is the last epoch for which the log is known to have
     been opened; a log that ends before it is refused. The logs of a process share ``scan_slots``
-    (`object_scan.scan_slots`). Construct it inside a running event loop.
+    (`object_scan.scan_slots`) and ``put_window``. Construct it inside a running event loop.
     """
 
     def __init__(
@@ -70,11 +70,12 @@ class ObjectLog(SequencedLog):
         max_frame_bytes: int = limits.LOG_FRAME_MAX_BYTES,
         opened_epoch: int = 0,
         scan_slots: asyncio.Semaphore | None = None,
+        put_window: PutWindow | None = None,
     ) -> None:
         super().__init__(max_frame_bytes)
         self._opened_epoch = opened_epoch
         self._keys = LogKeys(container)
-        self._requests = ObjectRequests(store)
+        self._requests = ObjectRequests(store, put_window)
         self._claims = Claims(self._requests, self._keys)
         self._scanner = ObjectScanner(self._requests, self._keys, scan_slots)
         self._identity = FrameIdentity(container, 0, b"")
@@ -140,8 +141,9 @@ class ObjectLog(SequencedLog):
             raise IllegalStateError(f"log {self._keys.folder} was opened before")
         self._opened = True
         try:
+            # Before the first claim is made: the log may be gone as a whole.
             if self._opened_epoch and await self._requests.persist(self._opened_claim) is None:
-                raise DataLossError(f"log {self._keys.folder} has lost epoch {self._opened_epoch}, its last one")
+                raise lost_epoch(self._keys.folder, self._opened_epoch)
             await self._claims.take(epoch, nonce)
             self._identity = FrameIdentity(self._keys.container, epoch, nonce)
             await self._begin(await self._recovered(epoch))
@@ -157,6 +159,7 @@ class ObjectLog(SequencedLog):
     async def _recovered(self, epoch: int) -> ObjectDecision:
         try:
             decision = await self._scanner.decision(epoch)
+            decision.check_opened(self._keys.folder, self._opened_epoch)
         except DataError as error:
             await self._raise_if_fenced(error)
             raise
@@ -264,7 +267,7 @@ class ObjectLog(SequencedLog):
 
     async def _store(self, item: _Append, frame: list[Buffer]) -> None:
         """Store one frame, without a deadline; then acknowledge the frames that are stored without a gap."""
-        await self._requests.settle(self._keys.frame(self._identity.epoch, item.sequence), frame)
+        await self._requests.settle(self._keys.frame(self._identity.epoch, item.sequence), frame, in_turn=True)
         self._puts -= 1
         item.stored = True
         item.payload = []

@@ -82,6 +82,20 @@ class ObjectDecision:
             if extent.lengths
         )
 
+    def check_opened(self, folder: str, epoch: int) -> None:
+        """Check that the log is the one that was opened for `epoch` (0: none was). Raises DataLossError.
+
+        Only a START frame proves that: an attempt to open a log that fails leaves a claim, and a log may lose its
+        frames without its claims. An epoch's START frame is deleted only once a later epoch's is stored.
+        """
+        if self.previous_epoch < epoch:
+            raise lost_epoch(folder, epoch)
+
+
+def lost_epoch(folder: str, epoch: int) -> DataLossError:
+    """Return the error of a log that was opened for an epoch and does not have it."""
+    return DataLossError(f"log {folder} has lost epoch {epoch}, its last one")
+
 
 def check_identity(
     header: FrameHeader, place: str, *, kind: FrameKind, container: int, epoch: int, nonce: bytes | None = None

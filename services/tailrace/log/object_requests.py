@@ -6,13 +6,18 @@ See docs/design.md#faults-of-the-log.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, DeadlineError, FencedError, NotFoundError, UnavailableError
 from tailrace.log.frames import HEADER_BYTES
 from tailrace.storage.port import FolderStore
+from tailrace.storage.put_window import PutWindow
+from tailrace.storage.request_deadline import request_deadline
 
 if TYPE_CHECKING:
     from tailrace.log.object_keys import LogKeys, ObjectName
@@ -20,6 +25,18 @@ if TYPE_CHECKING:
     from tailrace.storage.port import ObjectStore
 
 T = TypeVar("T")
+_LOG = structlog.get_logger(__name__)
+
+
+def put_deadline_s(length_bytes: int, timeouts: int) -> float:
+    """Return the deadline of the put of a frame after so many attempts that had no answer in time."""
+    longer_s = timeouts * length_bytes / limits.LOG_OBJECT_PUT_BYTES_PER_S
+    return min(limits.LOG_OBJECT_REQUEST_DEADLINE_S + longer_s, limits.LOG_OBJECT_PUT_DEADLINE_MAX_S)
+
+
+def frame_window() -> PutWindow:
+    """Return the window of the puts of frames, which all logs of a process share."""
+    return PutWindow(limits.LOG_OBJECT_PROCESS_PUTS_MAX)
 
 
 def pause_s(attempt: int) -> float:
@@ -43,15 +60,14 @@ async def gather_all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 class ObjectRequests:
     """The object log's requests to an object store. Methods raise UnavailableError when the outcome is unknown."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, window: PutWindow | None = None) -> None:
+        """``window``: bounds the puts of frames, shared by the logs of a process; None: its own."""
         self._store = store
+        self._window = window or frame_window()
 
     async def _within(self, key: str, call: Awaitable[T]) -> T:
-        try:
-            async with asyncio.timeout(limits.LOG_OBJECT_REQUEST_DEADLINE_S):
-                return await call
-        except TimeoutError as error:
-            raise DeadlineError(f"{key}: no answer in {limits.LOG_OBJECT_REQUEST_DEADLINE_S:g} s") from error
+        async with request_deadline(key, limits.LOG_OBJECT_REQUEST_DEADLINE_S):
+            return await call
 
     async def find(self, key: str) -> bytes | None:
         """Return a whole object, or None when it does not exist."""
@@ -78,15 +94,12 @@ class ObjectRequests:
     async def list(self, keys: LogKeys) -> dict[ObjectName, int]:
         """Return the objects of all epochs and their lengths. The list may be outdated: it is only a hint."""
         deadline_s = limits.STORAGE_CALL_DEADLINE_S * limits.LOG_OBJECT_OPEN_ATTEMPTS  # there may be many pages
-        try:
-            async with asyncio.timeout(deadline_s):
-                return {
-                    name: info.length_bytes
-                    async for info in self._store.list(keys.folder)
-                    if (name := keys.parse(info.key))
-                }
-        except TimeoutError as error:
-            raise DeadlineError(f"{keys.folder}: no list in {deadline_s:g} s") from error
+        async with request_deadline(keys.folder, deadline_s):
+            return {
+                name: info.length_bytes
+                async for info in self._store.list(keys.folder)
+                if (name := keys.parse(info.key))
+            }
 
     async def make_durable(self, folder: str) -> None:
         """Make durable what was found in a folder of the log: its owner may not have ended a put."""
@@ -104,28 +117,59 @@ class ObjectRequests:
                 await asyncio.sleep(pause_s(attempt))
         return await call()
 
-    async def settle(self, key: str, frame: Sequence[Buffer], attempts: int | None = None) -> None:
-        """Put a frame until it is certainly stored; `attempts` None: until cancelled.
+    async def settle(
+        self, key: str, frame: Sequence[Buffer], attempts: int | None = None, *, in_turn: bool = False
+    ) -> None:
+        """Put a frame until it is certainly stored; `attempts` None: until cancelled. `in_turn`: in the window of puts.
 
         After an unknown outcome the header is read back: its own header means success, a missing object means to put
-        again. Only this owner writes under the key, so a put that is carried out late stores the same frame.
+        again. Only this owner writes under the key, so a put that is carried out late stores the same frame. No other
+        deadline depends on that of a put: it decides only when the put is repeated. A frame keeps its turn until its
+        deadline grows no more: one that does not get through even then lets the others try.
 
         Raises:
             CorruptionError: another object is stored under the key.
             UnavailableError: none of `attempts` had a known outcome.
         """
-        attempt = 0
+        turn = self._window.turn() if in_turn else None
+        attempt = timeouts = 0
+        length = sum(map(len, frame))
         while True:
+            deadline_s = put_deadline_s(length, timeouts)
             try:
-                await self._within(key, self._store.put(key, frame))
+                await self._put(key, frame, deadline_s, turn)
                 return
-            except UnavailableError:
+            except UnavailableError as error:
                 attempt += 1
                 if attempts is not None and attempt >= attempts:
                     raise
+                if isinstance(error, DeadlineError):
+                    timeouts += 1
+                    self._report(key, length, timeouts)
+                    if turn is not None and deadline_s >= limits.LOG_OBJECT_PUT_DEADLINE_MAX_S:
+                        turn = self._window.turn()
             await asyncio.sleep(pause_s(attempt - 1))
             if await self._is_there(key, frame):
                 return
+
+    async def _put(self, key: str, frame: Sequence[Buffer], deadline_s: float, turn: int | None) -> None:
+        slot = contextlib.nullcontext() if turn is None else self._window.slot(sum(map(len, frame)), turn)
+        async with slot, request_deadline(key, deadline_s):
+            await self._store.put(key, frame)
+
+    def _report(self, key: str, length_bytes: int, timeouts: int) -> None:
+        """Log that a frame is not stored although it was sent several times."""
+        now_s = asyncio.get_running_loop().time()
+        if timeouts >= limits.LOG_OBJECT_PUT_TIMEOUTS_REPORT and self._window.may_report(now_s):
+            seconds = put_deadline_s(length_bytes, timeouts - 1)
+            _LOG.warning(
+                "log_frame_not_stored",
+                object=key,
+                bytes=length_bytes,
+                timeouts=timeouts,
+                seconds=seconds,
+                puts_at_a_time=self._window.size,
+            )
 
     async def _is_there(self, key: str, frame: Sequence[Buffer]) -> bool:
         try:

@@ -60,8 +60,8 @@ class AcceptedFile:
 class Decision:
     """The valid frames of the log.
 
-    Frames up to ``acknowledged_through`` are known as acknowledged; later ones were only found. ``known_epoch`` is the
-    greatest epoch that ever tried to open the log.
+    Frames up to ``acknowledged_through`` are known as acknowledged; later ones were only found. ``previous_epoch`` is
+    the newest epoch with a START frame, ``known_epoch`` the greatest epoch that ever tried to open the log; 0: none.
     """
 
     files: list[AcceptedFile] = field(default_factory=list)
@@ -74,9 +74,13 @@ class Decision:
     acknowledged_through: int = -1
 
     def check_opened(self, directory: str, epoch: int) -> None:
-        """Check that the log is the one that was opened for `epoch` (0: none was). Raises DataLossError."""
-        if self.known_epoch < epoch:
-            state = f"ends with epoch {self.known_epoch}" if self.known_epoch else "is empty or missing"
+        """Check that the log is the one that was opened for `epoch` (0: none was). Raises DataLossError.
+
+        Only a START frame proves that: an attempt to open a log that fails may leave a file without one. An epoch's
+        last START frame is deleted only once a later epoch's is durable.
+        """
+        if self.previous_epoch < epoch:
+            state = f"ends with epoch {self.previous_epoch}" if self.previous_epoch else "is empty or missing"
             raise DataLossError(f"log folder {directory} {state}, but had one of epoch {epoch}")
 
 

@@ -265,8 +265,8 @@ class AttachedDisk:
         self.step("open", path)
         return SimFile(self, path, self.disk.inode(path))
 
-    async def create_zeroed(self, path: str, length_bytes: int) -> SimFile:
-        """See Disk.create_zeroed."""
+    async def create_zeroed(self, path: str, length_bytes: int, written_bytes: int | None = None) -> SimFile:
+        """See Disk.create_zeroed; zeros that are not written are as durable."""
         self.step("create", path, length_bytes)
         directory, name = self._directory(path)
         inode = Inode()
@@ -448,13 +448,14 @@ class SimFile:
             raise OSError(errno.EIO, "input/output error", self._path)
         self._inode.settle(covered)
 
-    async def zero(self) -> None:
+    async def zero(self, start: int = 0, end: int | None = None) -> None:
         """See DiskFile.zero."""
         chunk = 64 * SECTOR_BYTES
-        for offset in range(0, len(self._inode.seen), chunk):
+        end = len(self._inode.seen) if end is None else end
+        for offset in range(start, end, chunk):
             if self._step("zero", offset):
                 raise ProcessKilledError(self._disk.process.name)
-            self._inode.write(offset, bytes(min(chunk, len(self._inode.seen) - offset)))
+            self._inode.write(offset, bytes(min(chunk, end - offset)))
             await self._disk.pause()
             self._inode.settle(dict(self._inode.dirty))
 

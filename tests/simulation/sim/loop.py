@@ -247,6 +247,8 @@ class SimLoop(asyncio.BaseEventLoop):
         process = getattr(task, "process", None)
         if process is None and "handle" in details:
             process = details["handle"]._context.get(PROCESS)
+        if process is None and task is None:  # code of a process reports it
+            process = PROCESS.get()
         if process is None or process.alive:
             self.unhandled.append(details)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import socket
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ WINDOW_MIN_BYTES = 32 * 1024
 """A receiver with less room than that, and than what is there to be sent, is sent nothing."""
 REBOOT_MAX_S = 30.0
 """A machine that died answers again after that time at most: that it knows of no such connection."""
+ESTABLISHED, CLOSE, CLOSE_WAIT = 1, 7, 8
+"""States of a connection, as Linux numbers them."""
 _CALLED_LATER = frozenset({"connection_made", "connection_lost", "pause_writing", "resume_writing"})
 """Callbacks of protocols whose result no caller waits for."""
 
@@ -29,9 +32,15 @@ _CALLED_LATER = frozenset({"connection_made", "connection_lost", "pause_writing"
 class SimSocket:
     """What `get_extra_info("socket")` answers."""
 
-    def __init__(self, address: tuple[str, int], peer: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        peer: tuple[str, int] | None = None,
+        state: Callable[[], int] = lambda: ESTABLISHED,
+    ) -> None:
         self._address = address
         self._peer = peer
+        self._state = state
 
     def getsockname(self) -> tuple[str, int]:
         """Own address."""
@@ -46,6 +55,12 @@ class SimSocket:
     def setsockopt(self, *args: Any) -> None:
         """Options make no difference here."""
 
+    def getsockopt(self, level: int, option: int, length: int = 0) -> bytes:
+        """The state of the connection, which is all that is known of it."""
+        if (level, option, length) != (socket.IPPROTO_TCP, socket.TCP_INFO, 1):
+            raise NotImplementedError(f"getsockopt({level}, {option}, {length}) is not simulated")
+        return bytes([self._state()])
+
     def fileno(self) -> int:
         """There is no descriptor."""
         return -1
@@ -55,7 +70,7 @@ class SimTransport(asyncio.Transport):
     """One end of a connection."""
 
     def __init__(self, network: SimNetwork, process: SimProcess | None, local: tuple[str, int], peer: tuple[str, int]):
-        super().__init__({"sockname": local, "peername": peer, "socket": SimSocket(local, peer)})
+        super().__init__({"sockname": local, "peername": peer, "socket": SimSocket(local, peer, self._state)})
         self._network = network
         self._loop = network.loop
         self.process = process
@@ -80,6 +95,8 @@ class SimTransport(asyncio.Transport):
         self._eof_wanted = False
         self._eof_sent = False
         self._eof_pending = False
+        self._broken = False
+        """The peer broke the connection, which is not read: it is noticed when it is read or written."""
         self._waking = False
 
     # -- the protocol's side
@@ -130,6 +147,9 @@ class SimTransport(asyncio.Transport):
         """See asyncio."""
         if not self._closing and not self._reading:
             self._reading = True
+            if self._broken:
+                self._break()
+                return
             self._loop.call_soon(self._hand_over)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -156,6 +176,9 @@ class SimTransport(asyncio.Transport):
             return
         if self._eof_wanted:
             raise RuntimeError("Cannot call write() after write_eof()")
+        if self._broken:
+            self._break()
+            return
         self._outgoing += data
         self._check_high_water()
         self._pump_soon()
@@ -321,7 +344,18 @@ class SimTransport(asyncio.Transport):
 
     def receive_reset(self) -> None:
         """The peer broke the connection."""
+        if self._reading or self._closing or self._outgoing:
+            self._break()
+        else:
+            self._broken = True
+
+    def _break(self) -> None:
         self._reset(ConnectionResetError(104, "Connection reset by peer"), tell=False)
+
+    def _state(self) -> int:
+        if self._broken or self._lost:
+            return CLOSE
+        return CLOSE_WAIT if self._eof_pending else ESTABLISHED
 
     def _lose_soon(self, error: BaseException | None) -> None:
         if not self._lost:

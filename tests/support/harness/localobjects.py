@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
+from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, UnavailableError, WriteConflictError
 from tailrace_operator.kube.manifests import Notice
 from tailrace_operator.kube.objects import Page
-from tailrace_operator.reconcile.outcome import Outcome, Reconciler
+from tailrace_operator.reconcile.outcome import Condition, Outcome, Reconciler
 from tailrace_operator.reconcile.status_writer import StatusWriter
 
 NAMESPACE = "here"
@@ -53,9 +56,7 @@ class LocalObjects:
         """Replace a status, as a controller of Kubernetes does."""
         self._store(kind, self._find(kind, namespace, name) | {"status": deepcopy(dict(status))})
 
-    def annotate(
-        self, kind: Kind, name: str, annotation: str, namespace: str = NAMESPACE, value: str = "true"
-    ) -> None:
+    def annotate(self, kind: Kind, name: str, annotation: str, namespace: str = NAMESPACE, value: str = "true") -> None:
         """Set an annotation."""
         manifest = self._find(kind, namespace, name)
         manifest["metadata"]["annotations"] = {annotation: value}
@@ -151,6 +152,12 @@ class LocalObjects:
         found["status"] = _patched(found.get("status"), deepcopy(dict(status)))
         return self._store(kind, found)
 
+    async def merge_spec(self, kind: Kind, manifest: Manifest, spec: Mapping[str, Any]) -> Manifest:
+        """See Objects.merge_spec."""
+        found = self._compared(kind, manifest)
+        found["spec"] = _patched(found.get("spec"), deepcopy(dict(spec)))
+        return self._store(kind, found)
+
     async def set_finalizers(self, kind: Kind, manifest: Manifest, finalizers: Sequence[str]) -> Manifest:
         """See Objects.set_finalizers."""
         found = self._compared(kind, manifest)
@@ -172,6 +179,41 @@ class LocalObjects:
         return namespace in self.terminating
 
 
+class CountingObjects(LocalObjects):
+    """Counts lists by the plural of their kind, and lets others run meanwhile, as an API server does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists: Counter[str] = Counter()
+
+    async def list(
+        self, kind: Kind, namespace: str | None, labels: Mapping[str, str] | None = None
+    ) -> tuple[Manifest, ...]:
+        """See Objects.list."""
+        self.lists[kind.plural] += 1
+        await asyncio.sleep(0)
+        return await super().list(kind, namespace, labels)
+
+
+@dataclass
+class Idle:
+    """Implements Reconciler, and does nothing: the loop knows the objects of its kind."""
+
+    kind: Kind
+    period_s: float = limits.OPERATOR_PERIOD_S
+
+    async def reconcile(self, manifest: Manifest) -> Outcome:
+        """See Reconciler.reconcile."""
+        return Outcome()
+
+    def away(self, manifest: Manifest, message: str) -> tuple[Condition, ...]:
+        """See Reconciler.away."""
+        return ()
+
+    async def gone(self, namespace: str, name: str) -> None:
+        """See Reconciler.gone."""
+
+
 def _patched(found: Any, patch: Any) -> Any:
     """Return the result of a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
@@ -181,7 +223,9 @@ def _patched(found: Any, patch: Any) -> Any:
     return {name: value for name, value in after.items() if value is not None}
 
 
-class _StoppedClock:
+class StoppedClock:
+    """The same time for ever, NOW."""
+
     def now_ms(self) -> int:
         return 1_767_323_045_000
 
@@ -205,7 +249,7 @@ class Hand:
         for _ in range(_PASSES_MAX):
             manifest = self.objects._find(kind, namespace, name)
             outcome = await reconciler.reconcile(deepcopy(manifest))
-            await StatusWriter(self.objects, _StoppedClock()).write(kind, manifest, outcome)
+            await StatusWriter(self.objects, StoppedClock()).write(kind, manifest, outcome)
             self.outcomes.append(outcome)
             if outcome.retry_after_s != 0:
                 return outcome

@@ -37,14 +37,19 @@ class Drivers:
 
 
 class Probe:
-    """An object store; `said`: what it answers for a bucket."""
+    """An object store; `said`: what it answers for a bucket. `denied`: prefixes that the credentials may not read."""
 
     def __init__(self) -> None:
         self.looked: list[tuple[str, str]] = []
         self.said: dict[str, ClusterIdentity | Tier2Error] = {}
+        self.denied: set[str] = set()
 
-    async def look(self, tier2: Tier2Spec, credentials: Credentials) -> ClusterIdentity | None:
+    async def look(
+        self, tier2: Tier2Spec, credentials: Credentials, *, creates_bucket: bool = True
+    ) -> ClusterIdentity | None:
         self.looked.append((tier2.bucket, tier2.prefix))
+        if tier2.prefix in self.denied:
+            raise Tier2Error("AccessDenied", "spec.tier2.credentialsSecret: the credentials may not read it")
         found = self.said.get(tier2.bucket)
         if isinstance(found, Tier2Error):
             raise found

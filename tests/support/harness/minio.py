@@ -9,11 +9,14 @@ import os
 import secrets
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from minio import Minio
+from minio.credentials import StaticProvider
 from minio.error import MinioException
+from minio.minioadmin import MinioAdmin
 from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError
 
@@ -57,6 +60,19 @@ class MinioProcess:
         name = f"test-{secrets.token_hex(6)}"
         self._client().make_bucket(name)
         return name
+
+    def new_user(self, bucket: str, actions: Sequence[str]) -> tuple[str, str]:
+        """Make a user with these rights on a bucket and no others; return its access key and secret key."""
+        admin = MinioAdmin(
+            endpoint=f"127.0.0.1:{self.port}", credentials=StaticProvider(ACCESS_KEY, self.secret_key), secure=False
+        )
+        name, secret = f"user-{secrets.token_hex(4)}", secrets.token_hex(16)
+        resources = [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]
+        allowed = {"Effect": "Allow", "Action": [*actions], "Resource": resources}
+        admin.user_add(access_key=name, secret_key=secret)
+        admin.policy_add(policy_name=name, policy={"Version": "2012-10-17", "Statement": [allowed]})
+        admin.policy_set(policy_name=name, user=name)
+        return name, secret
 
     def objects(self, bucket: str) -> dict[str, int]:
         """Sizes of the objects of a bucket by key."""

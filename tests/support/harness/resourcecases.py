@@ -346,7 +346,7 @@ PIPELINE_CASES: Final = (
 CASES: Final = CLUSTER_CASES + STREAM_CASES + GROUP_CASES + PIPELINE_CASES
 
 EDITS: Final = (
-    Edit("containers", "StreamCluster", {}, {"containers": 17}, "containers is immutable"),
+    Edit("containers of a cluster without data", "StreamCluster", {}, {"containers": 17}),
     Edit("memory", "StreamCluster", {}, _store(memory="2Gi")),
     Edit("memory from a text to a number", "StreamCluster", _store(memory="2Gi"), _store(memory=2**32)),
     Edit("memory as too small a number", "StreamCluster", _store(memory=2**32), _store(memory=1), "at least 64Mi"),

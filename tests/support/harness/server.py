@@ -40,7 +40,8 @@ class Server:
     """A standalone server over ``folder/data``, or another folder ``data_in``.
 
     ``options`` are more words of its command line, ``environment`` more of its environment, ``prefix`` words before the
-    command (a tracer, for example). ``workers`` > 1: worker processes.
+    command (a tracer, for example). ``workers`` > 1: worker processes. ``terminal``: of its standard
+    streams, in place of the file of its log.
     """
 
     folder: Path
@@ -50,6 +51,7 @@ class Server:
     workers: int = 1
     data_in: Path | None = None
     objects_in: Path | None = None
+    terminal: int | None = None
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
 
@@ -129,9 +131,9 @@ class Server:
                 *(*self.prefix, sys.executable, "-m", "tailrace.cli", "standalone"),
                 *("--data", str(self.data), "--ready-file", str(self._ready_file), *ports, *self.options),
                 env={**os.environ, **self.environment},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdin=asyncio.subprocess.DEVNULL if self.terminal is None else self.terminal,
+                stdout=log if self.terminal is None else self.terminal,
+                stderr=log if self.terminal is None else self.terminal,
             )
 
     def is_ready(self) -> bool:

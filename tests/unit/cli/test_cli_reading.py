@@ -1,4 +1,4 @@
-"""`tailrace read --group`: when it ends."""
+"""`tailrace read --group`: when it ends, and what it refuses."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tailrace.client.context import ClientContext
 from tailrace.client.group.reader_group import ReaderGroupManager, group_config
 from tailrace.client.group.state import policy
 from tailrace.client.model import StreamName
+from tailrace.common.errors import BadRequestError
 from tailrace.kernel import pack_events
 from tailrace.rpc import controller_pb2 as pb
 
@@ -99,3 +100,18 @@ async def test_events_that_could_not_be_printed_are_read_again(client: ClientCon
     seen: list[bytes] = []
     await go_on(client, into(seen), limit=1)
     assert seen == [b"0"]
+
+
+@pytest.mark.parametrize(("count", "named"), [(1, "s/u0"), (3, "s/u0, s/u1, s/u2"), (5, "s/u0, s/u1, s/u2 and 2 more")])
+async def test_a_group_of_several_streams_is_not_read_as_one_of_them(
+    client: ClientContext, count: int, named: str
+) -> None:
+    """The events of the others would be printed, too, and count as read."""
+    others = {StreamName("s", f"u{number}"): None for number in range(count)}
+    manager = ReaderGroupManager(client, "s")
+    await manager.create("g", group_config({STREAM: None, **others}, group_refresh_ms=10))
+    seen: list[bytes] = []
+    with pytest.raises(BadRequestError, match=f"reader group s/g reads {named}, too: this command reads groups of one"):
+        await go_on(client, into(seen))
+    assert seen == []
+    assert await (await manager.open("g")).online_readers() == []

@@ -100,3 +100,4 @@ def test_a_path_for_spark_is_absolute_and_not_escaped() -> None:
     assert place_of("/data/my folder/*.parquet") == "file:///data/my folder/*.parquet"
     assert place_of("out") == f"file://{Path.cwd()}/out"
     assert place_of("s3a://bucket/out") == "s3a://bucket/out"
+    assert place_of("s3://bucket/out") == "s3a://bucket/out"

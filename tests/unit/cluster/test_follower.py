@@ -27,6 +27,7 @@ from tailrace.cluster.segment_mapping import container_of
 from tailrace.common import limits
 from tailrace.common.errors import (
     CorruptionError,
+    NotFoundError,
     NotOwnerError,
     UnavailableError,
 )
@@ -116,6 +117,27 @@ async def test_a_change_is_read_when_no_watch_reports_it(api: LocalKubernetes, m
 async def test_a_watch_that_breaks_is_begun_again(api: LocalKubernetes, maps: list[ClusterMap]) -> None:
     await until(lambda: api.watches == 1)
     api.close_watches()
+    await until(lambda: api.watches == 2)
+    assign(api, "abab")
+    await until(lambda: len(maps) == 2)
+
+
+async def test_a_watch_that_is_not_found_for_a_moment_is_begun_again(
+    api: LocalKubernetes, maps: list[ClusterMap], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The definition is away, as while it is replaced; and the reader reads only when the watch wakes it."""
+
+    async def refuse(verb: str, kind: Kind, name: str) -> None:
+        if verb == "watch":
+            raise NotFoundError("watch streamclusters: the Kubernetes API answers 404 Not Found")
+
+    await until(lambda: api.watches == 1)
+    monkeypatch.setattr(limits, "MAP_RELIST_S", 3600.0)
+    watched = api.requests.count(("watch", ""))
+    api.before = refuse
+    api.close_watches()
+    await until(lambda: api.requests.count(("watch", "")) > watched + 1)
+    api.before = None
     await until(lambda: api.watches == 2)
     assign(api, "abab")
     await until(lambda: len(maps) == 2)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sim import SimWorld
+from sim.disk import AttachedDisk, SimFile
+from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
     CorruptionError,
@@ -24,6 +28,7 @@ from tailrace.kernel import crc32c
 from tailrace.log.closed import ClosedLog, ReadOnlyDisk
 from tailrace.log.disk import RealDisk
 from tailrace.log.file import FileLog
+from tailrace.log.files import FileStock, LogFile
 
 KIB = 1024
 NONCE = bytes(16)
@@ -47,17 +52,56 @@ async def _spawned(world: SimWorld, task: asyncio.Task[None]) -> None:
     await task
 
 
-def new_log(disk: object, directory: str = "/data/log", *, opened_epoch: int = 0, opens_full: bool = False) -> FileLog:
+def new_log(
+    disk: object,
+    directory: str = "/data/log",
+    *,
+    file_bytes: int = 128 * KIB,
+    prepared_bytes: int = 128 * KIB,
+    opened_epoch: int = 0,
+    opens_full: bool = False,
+) -> FileLog:
     return FileLog(
         disk,  # type: ignore[arg-type]
         directory,
         1,
-        file_bytes=128 * KIB,
+        file_bytes=file_bytes,
+        prepared_bytes=prepared_bytes,
         max_frame_bytes=16 * KIB,
         reserve_bytes=32 * KIB,
         opened_epoch=opened_epoch,
         opens_full=opens_full,
     )
+
+
+partly_prepared_log = partial(new_log, file_bytes=1024 * KIB, prepared_bytes=256 * KIB)
+
+
+def on_simulated_disk(main: Callable[[SimWorld, object], Coroutine[None, None, None]]) -> None:
+    """Run a test that opens logs by itself."""
+    with SimWorld(1) as world:
+        process = world.process("log")
+        disk = world.disk.attach(process)
+        world.run(_spawned(world, process.spawn(main(world, disk))))
+
+
+class Zeroed:
+    """The bytes of zeros that a disk was asked to write."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bytes = 0
+        create, zero = AttachedDisk.create_zeroed, SimFile.zero
+
+        async def counted_create(disk: AttachedDisk, path: str, length: int, given: int | None = None) -> SimFile:
+            self.bytes += length if given is None else given
+            return await create(disk, path, length, given)
+
+        async def counted_zero(file: SimFile, start: int = 0, end: int | None = None) -> None:
+            self.bytes += (file.length_bytes if end is None else end) - start
+            await zero(file, start, end)
+
+        monkeypatch.setattr(AttachedDisk, "create_zeroed", counted_create)
+        monkeypatch.setattr(SimFile, "zero", counted_zero)
 
 
 async def fill(log: FileLog) -> int:
@@ -97,6 +141,164 @@ def test_frames_written_during_a_sync_share_the_next_one() -> None:
         assert world.disk.counts["sync"] == before + 2
 
     simulated(main)
+
+
+def test_an_opening_writes_few_zeros_and_the_others_follow_once_the_log_is_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "LOG_PREPARE_AFTER_BYTES", 64 * KIB)
+    monkeypatch.setattr(limits, "LOG_ZERO_STEP_BYTES", 256 * KIB)
+
+    async def main(world: SimWorld, disk: object) -> None:
+        zeroed = Zeroed(monkeypatch)
+        log = partly_prepared_log(disk)
+        await log.open(1, NONCE)
+        await asyncio.sleep(60)
+        assert log.stored_bytes == 2 * 1024 * KIB, "it has its space, and that of its next file"
+        await log.append([bytes(100)])
+        await asyncio.sleep(60)
+        assert zeroed.bytes == 256 * KIB, "no more for a log that is hardly written to"
+        for _ in range(4):
+            await log.append([bytes(16 * KIB)])
+        while zeroed.bytes < 2 * 1024 * KIB:  # noqa: ASYNC110 - in simulated time
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(60)
+        assert zeroed.bytes == log.stored_bytes == 2 * 1024 * KIB
+        await log.close()
+
+    on_simulated_disk(main)
+
+
+def test_frames_wait_for_the_zeros_of_their_place_and_are_all_there() -> None:
+    """More at once than is prepared, and than the file has room for."""
+
+    async def main(world: SimWorld, disk: object) -> None:
+        log = partly_prepared_log(disk)
+        await log.open(1, NONCE)
+        payloads = [bytes([number]) * (16 * KIB) for number in range(100)]
+        appended = [log.append([payload]) for payload in payloads]
+        assert await asyncio.gather(*appended) == list(range(100))
+        await log.close()
+        again = partly_prepared_log(disk)
+        await again.open(2, NONCE)
+        assert [bytes(frame.payload) async for frame in again.recover()] == payloads
+        await again.close()
+
+    on_simulated_disk(main)
+
+
+def test_frames_are_written_only_where_zeros_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros that are written later would destroy them."""
+    monkeypatch.setattr(limits, "LOG_ZERO_STEP_BYTES", 64 * KIB)
+    prepared: dict[SimFile, int] = {}
+    written: list[tuple[int, int]] = []
+    create, zero, pwrite = AttachedDisk.create_zeroed, SimFile.zero, SimFile.pwrite
+
+    async def noted_create(disk: AttachedDisk, path: str, length: int, given: int | None = None) -> SimFile:
+        file = await create(disk, path, length, given)
+        prepared[file] = length if given is None else given
+        return file
+
+    async def noted_zero(file: SimFile, start: int = 0, end: int | None = None) -> None:
+        assert start == prepared[file], "behind all frames"
+        await zero(file, start, end)
+        prepared[file] = file.length_bytes if end is None else end
+
+    def checked_pwrite(file: SimFile, offset: int, buffers: Sequence[bytes]) -> None:
+        written.append((offset + sum(len(memoryview(buffer).cast("B")) for buffer in buffers), prepared[file]))
+        pwrite(file, offset, buffers)
+
+    async def main(world: SimWorld, disk: object) -> None:
+        log = partly_prepared_log(disk)
+        await log.open(1, NONCE)
+        for _ in range(10):
+            await asyncio.gather(*(log.append([bytes(15 * KIB)]) for _ in range(10)))
+        await log.close()
+
+    monkeypatch.setattr(AttachedDisk, "create_zeroed", noted_create)
+    monkeypatch.setattr(SimFile, "zero", noted_zero)
+    monkeypatch.setattr(SimFile, "pwrite", checked_pwrite)
+    on_simulated_disk(main)
+    assert len(written) > 100
+    assert all(end <= prepared_bytes for end, prepared_bytes in written), written
+
+
+async def test_an_error_that_the_sync_of_zeros_meets_fails_the_frames_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux reports a failed write once to each open file; what it was to write may be a frame."""
+    loop_thread, sync = threading.get_ident(), os.fdatasync
+    opened, appended, failed = threading.Event(), threading.Event(), threading.Event()
+    errors: dict[int, int] = {}
+    seen: dict[int, int] = {}
+
+    def fdatasync(descriptor: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        if opened.is_set() and threading.get_ident() != loop_thread:
+            assert appended.wait(120)
+            errors[inode] = errors.get(inode, 0) + 1
+        if seen.get(descriptor, 0) < errors.get(inode, 0):
+            seen[descriptor] = errors[inode]
+            failed.set()
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    monkeypatch.setattr(limits, "LOG_PREPARE_AFTER_BYTES", 64 * KIB)
+    monkeypatch.setattr(limits, "LOG_INLINE_SYNC_MAX_S", 3600.0)  # frames are synced on the loop
+    disk = RealDisk()
+    log = partly_prepared_log(disk, str(tmp_path / "log"))
+    await log.open(1, NONCE)
+    async with asyncio.timeout(120):
+        while log.stored_bytes < 2 * 1024 * KIB:  # noqa: ASYNC110 - the next file is made in the background
+            await asyncio.sleep(0.001)
+    opened.set()
+    for _ in range(5):  # then the zeros of the rest are written
+        await log.append([bytes(15 * KIB)])
+    frame = log.append([b"not on the disk"])
+    appended.set()
+    assert failed.wait(120)  # before the sync of the frame, which the loop begins
+    with pytest.raises(UnavailableError, match="Input/output error"):
+        await frame
+    await log.close()
+    disk.close()
+
+
+async def test_a_file_that_is_retired_before_it_grew_grows_no_more(tmp_path: Path) -> None:
+    """As a short one on a disk that was nearly full: the next frame may not fit into it."""
+    disk = RealDisk()
+    path = str(tmp_path / "0-1.log")
+    handle = await disk.create_zeroed(path, 64 * KIB, 32 * KIB)
+    stock = FileStock(disk, str(tmp_path), 256 * KIB, lambda: None)
+    file = LogFile(path, handle, 0, 64 * KIB, prepared_bytes=32 * KIB)
+    stock.grow(file)
+    stock.retire(file)
+    running = asyncio.create_task(stock.run())
+    async with asyncio.timeout(120):
+        while not stock.empty_files and not running.done():  # noqa: ASYNC110 - files are made in the background
+            await asyncio.sleep(0.001)
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait([running])
+    stock.close()
+    disk.close()
+
+
+def test_a_disk_that_fills_up_leaves_an_unused_log_its_two_files() -> None:
+    async def main(world: SimWorld, disk: object) -> None:
+        log = partly_prepared_log(disk)
+        await log.open(1, NONCE)
+        await asyncio.sleep(1)
+        world.disk.capacity_bytes = world.disk.used_bytes()
+        appended = await fill(log)
+        assert appended > 200, "of 8 KiB: most of both"
+        log.check_space(8 * KIB, reserved=True)
+        await log.truncate(appended - 1)
+        await asyncio.sleep(5)
+        assert await fill(log) > 90, "the first one again"
+        await log.close()
+
+    on_simulated_disk(main)
 
 
 def test_a_full_disk_refuses_before_staging_and_recovers_by_itself() -> None:
@@ -278,6 +480,60 @@ async def test_a_full_disk_says_what_it_lacks(tmp_path: Path, monkeypatch: pytes
     finally:
         disk.close()
 
+
+def without_inodes(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let no file be created, though blocks are free: the disk has no inode left, or the quota of files is used up."""
+    real = os.open
+
+    def create_none(path: str, flags: int, *rest: int, **options: int) -> int:
+        if flags & os.O_EXCL:
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, *rest, **options)
+
+    monkeypatch.setattr(os, "open", create_none)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_disk_without_inodes_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    disk = RealDisk()
+    without_inodes(monkeypatch, number)
+    try:
+        with pytest.raises(DiskFullError, match=rf"no space for 4096 bytes of log in .*: {os.strerror(number)}"):
+            await disk.create_zeroed(str(tmp_path / "spare-1.log"), 4096)
+    finally:
+        disk.close()
+
+
+async def test_a_file_that_exists_already_stays(tmp_path: Path) -> None:
+    disk = RealDisk()
+    (tmp_path / "spare-1.log").write_bytes(b"another's")
+    try:
+        with pytest.raises(FileExistsError):
+            await disk.create_zeroed(str(tmp_path / "spare-1.log"), 4096)
+        assert (tmp_path / "spare-1.log").read_bytes() == b"another's"
+    finally:
+        disk.close()
+
+
+async def test_a_log_opens_on_a_disk_without_inodes_and_is_written_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(folder, [b"before"])
+    disk = RealDisk()
+    log = new_log(disk, str(folder), opened_epoch=1, opens_full=True)
+    try:
+        with monkeypatch.context() as without:
+            without_inodes(without, errno.ENOSPC)
+            await log.open(2, NONCE)
+            assert [bytes(frame.payload) async for frame in log.recover()] == [b"before"]
+            with pytest.raises(DiskFullError, match="no space for"):
+                log.check_space(1, reserved=True)
+            appended = log.append([b"after"])
+        async with asyncio.timeout(120):
+            assert await appended == 1
+    finally:
+        await log.close()
+        disk.close()
 
 
 async def written(folder: Path, payloads: list[bytes], epoch: int = 1) -> None:

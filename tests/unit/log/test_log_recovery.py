@@ -53,6 +53,19 @@ def test_nothing_is_an_empty_log() -> None:
     assert (decision.next_sequence, decision.log_start, decision.known_epoch, decision.files) == (0, 0, 0, [])
 
 
+def test_a_log_that_was_opened_for_an_epoch_ends_with_a_start_frame_of_it_or_of_a_later_one() -> None:
+    """A file without a START frame is of an attempt to open the log: it does not prove that the log has its epochs."""
+    decision = decide([scan(1, 0, 5, start=FIRST, acknowledged=4), scan(3, 5, 0)])
+    assert (decision.previous_epoch, decision.known_epoch) == (1, 3)
+    for epoch in (0, 1):
+        decision.check_opened("log/0", epoch)
+    for epoch in (2, 3):
+        with pytest.raises(DataLossError, match=f"^log folder log/0 ends with epoch 1, but had one of epoch {epoch}$"):
+            decision.check_opened("log/0", epoch)
+    with pytest.raises(DataLossError, match=r"^log folder log/0 is empty or missing, but had one of epoch 1$"):
+        decide([scan(3, 5, 0)]).check_opened("log/0", 1)
+
+
 def test_files_of_one_epoch_follow_each_other() -> None:
     decision = decide([scan(1, 5, 3, start=FIRST, acknowledged=6), scan(1, 0, 5, start=FIRST, acknowledged=3)])
     assert accepted(decision) == [("0-1", 0, 4), ("5-1", 5, 7)]

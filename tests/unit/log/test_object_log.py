@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
+from harness.slowlink import SlowLink
+from sim import SimWorld
 from tailrace.common import limits
 from tailrace.common.errors import (
     AlreadyExistsError,
     CorruptionError,
     DataLossError,
+    DeadlineError,
     EpochTooHighError,
     FencedError,
     NotFoundError,
@@ -24,9 +28,14 @@ from tailrace.log.frames import HEADER_BYTES, EpochRange, StartRecord
 from tailrace.log.object import ObjectLog
 from tailrace.log.object_keys import LogKeys, kept_marks
 from tailrace.log.object_recovery import WINDOW_FRAMES
+from tailrace.log.object_requests import ObjectRequests, frame_window, put_deadline_s
 from tailrace.log.object_scan import frame_in, scan_slots
+from tailrace.segmentstore.container.ownership_check import OwnershipCheck
+from tailrace.storage.contact import StoreContact, with_contact
 from tailrace.storage.port import Buffer, ObjectInfo
+from tailrace.storage.request_deadline import request_deadline
 
+MIB = 1024 * 1024
 KEYS = LogKeys(7)
 NONCE = bytes(range(16))
 OTHER_NONCE = bytes(range(1, 17))
@@ -305,6 +314,172 @@ async def test_a_request_that_hangs_is_repeated(store: GateStore, monkeypatch: p
     gate.set()
     assert await future == 0
     await log.close()
+
+
+async def test_a_request_that_hangs_is_counted_as_one_without_an_answer_in_time(
+    store: GateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOG_OBJECT_REQUEST_DEADLINE_S", 0.01)
+    contact = StoreContact()
+    requests = ObjectRequests(with_contact(store, contact))
+    store.hold("put", KEYS.frame(1, 0))
+    store.hold("get", KEYS.frame(1, 0))
+    with pytest.raises(DeadlineError, match=r"no answer in 0\.01 s"):
+        await requests.settle(KEYS.frame(1, 0), [bytes(HEADER_BYTES)], 1)
+    with pytest.raises(DeadlineError):
+        await requests.find(KEYS.frame(1, 0))
+    assert contact.figures.errors == {("put", "deadline"): 1, ("get", "deadline"): 1}
+
+
+async def test_a_request_that_hangs_is_counted_also_when_the_deadline_around_its_own_passes(store: GateStore) -> None:
+    contact = StoreContact()
+    store.hold("get", KEYS.frame(1, 0))
+    with pytest.raises(DeadlineError, match=r"a look: no answer in 0\.01 s"):
+        async with request_deadline("a look", 0.01):
+            await ObjectRequests(with_contact(store, contact)).find(KEYS.frame(1, 0))
+    assert contact.figures.errors == {("get", "deadline"): 1}
+
+
+async def test_a_look_for_the_owner_that_hangs_is_counted(store: GateStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OWNER_LOOK_DEADLINE_S", 0.01)
+    monkeypatch.setattr(limits, "OWNER_ANSWER_DEADLINE_S", 600.0)
+    monkeypatch.setattr(limits, "OWNER_SEEN_MAX_S", -1.0)
+    contact, lost = StoreContact(), list[Exception]()
+    log = ObjectLog(with_contact(store, contact), 7)
+    await log.open(1, NONCE)
+    store.hold("get", KEYS.claim(2))
+    asked = store.requests["get", KEYS.claim(2)]
+    check = OwnershipCheck(7, log, lost.append)
+    read = asyncio.create_task(check.wait())
+    async with asyncio.timeout(120.0):
+        await store.asked("get", KEYS.claim(2), asked + 2)
+    check.stop()
+    await read
+    assert contact.figures.errors[("get", "deadline")] >= 1
+    assert not lost
+    await log.close()
+
+
+async def test_a_request_of_a_log_that_is_closed_is_no_error(store: GateStore) -> None:
+    contact = StoreContact()
+    log = ObjectLog(with_contact(store, contact), 7)
+    await log.open(1, NONCE)
+    store.hold("put", KEYS.frame(1, 0))
+    future = log.append([b"x"])
+    await store.asked("put", KEYS.frame(1, 0), 1)
+    await log.close()
+    with pytest.raises(FencedError):
+        await future
+    assert contact.figures.errors == {}
+
+
+# -- a slow link
+
+
+class SlowStore(GateStore):
+    """A store behind a slow link. Only in virtual time."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        super().__init__()
+        self.link = SlowLink(bytes_per_s)
+
+    async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        await self.link.carry(sum(map(len, data)))
+        await super().put(key, data, if_absent=if_absent)
+
+
+FRAME = bytes(4 * MIB - 1000)
+
+
+def over_a_slow_link(bytes_per_s: float, write: Callable[[SlowStore], Awaitable[None]]) -> float:
+    """Write over a slow link in virtual time; return how many seconds that took."""
+    with SimWorld(1) as world:
+
+        async def main() -> float:
+            loop = asyncio.get_running_loop()
+            store = SlowStore(bytes_per_s)
+            sending = loop.create_task(store.link.run())
+            began_s = loop.time()
+            async with asyncio.timeout(3600):
+                await write(store)
+            sending.cancel()
+            return loop.time() - began_s
+
+        return world.run(main())
+
+
+def test_frames_that_a_slow_link_cannot_take_together_are_all_stored() -> None:
+    """Sixteen at a time would all miss their deadline, start again, and never end."""
+
+    async def write(store: SlowStore) -> None:
+        log = ObjectLog(store, 7)
+        await log.open(1, NONCE)
+        assert await asyncio.gather(*(log.append([FRAME]) for _ in range(12))) == list(range(12))
+        await log.close()
+
+    assert over_a_slow_link(2 * MIB, write) < 3 * 24.0
+
+
+def test_logs_of_a_process_share_a_slow_link() -> None:
+    async def write(store: SlowStore) -> None:
+        window = frame_window()
+        logs = [ObjectLog(store, container, put_window=window) for container in range(12)]
+        for log in logs:
+            await log.open(1, NONCE)
+        assert await asyncio.gather(*(log.append([FRAME]) for log in logs)) == [0] * 12
+        for log in logs:
+            await log.close()
+
+    assert over_a_slow_link(MIB / 2, write) < 3 * 96.0
+
+
+def test_a_frame_that_has_no_answer_in_time_again_and_again_is_reported_once_a_minute() -> None:
+    async def write(store: SlowStore) -> None:
+        log = ObjectLog(store, 7)
+        await log.open(1, NONCE)
+        with capture_logs() as logs:
+            appended = [log.append([FRAME]) for _ in range(2)]
+            await asyncio.sleep(300)
+        reported = [line for line in logs if line["event"] == "log_frame_not_stored"]
+        assert 4 <= len(reported) <= 5
+        assert reported[0]["object"] in (KEYS.frame(1, 0), KEYS.frame(1, 1))
+        assert reported[0]["timeouts"] == limits.LOG_OBJECT_PUT_TIMEOUTS_REPORT
+        await log.close()
+        assert all(isinstance(each, FencedError) for each in await asyncio.gather(*appended, return_exceptions=True))
+
+    over_a_slow_link(MIB / 16, write)
+
+
+@pytest.mark.parametrize(
+    ("length_bytes", "within_s"),
+    [(1, 5), (limits.STORAGE_SMALL_PUT_BYTES + 1, 300)],
+    ids=["small enough to need no turn", "in its turn"],
+)
+def test_a_frame_is_stored_beside_frames_that_never_get_through(length_bytes: int, within_s: int) -> None:
+    async def write(store: SlowStore) -> None:
+        window = frame_window()
+        logs = [ObjectLog(store, container, put_window=window) for container in (1, 2)]
+        for log in logs:
+            await log.open(1, NONCE)
+        large = [logs[0].append([FRAME]) for _ in range(2)]
+        await asyncio.sleep(60)
+        async with asyncio.timeout(within_s):
+            assert await logs[1].append([bytes(length_bytes)]) == 0
+        assert not any(each.done() for each in large)
+        for log in logs:
+            await log.close()
+        assert all(isinstance(each, FencedError) for each in await asyncio.gather(*large, return_exceptions=True))
+
+    over_a_slow_link(MIB / 8, write)
+
+
+def test_the_deadline_of_a_put_grows_with_its_length_and_its_timeouts() -> None:
+    base_s, length = limits.LOG_OBJECT_REQUEST_DEADLINE_S, 4 * 1024 * 1024
+    assert put_deadline_s(length, 0) == base_s
+    assert base_s < put_deadline_s(length, 1) < put_deadline_s(length, 2)
+    assert put_deadline_s(length, 1) < put_deadline_s(2 * length, 1)
+    assert put_deadline_s(length, 1000) == limits.LOG_OBJECT_PUT_DEADLINE_MAX_S < limits.STORAGE_CALL_DEADLINE_S
+    assert put_deadline_s(128, 8) < base_s + 0.01, "what fences and opens is small: its deadline stays"
 
 
 # -- claims

@@ -51,6 +51,25 @@ def test_commands_are_understood(document: Path) -> None:
         command.make_context(" ".join(names), given)
 
 
+def test_all_definitions_are_removed_with_everything() -> None:
+    page = (REPOSITORY / "docs/kubernetes.md").read_text()
+    (line,) = re.findall(r"^ {4}kubectl delete crd (.*)$", page, re.MULTILINE)
+    definitions = [
+        re.findall(r"^ {2}name: (\S+)$", path.read_text(), re.MULTILINE)
+        for path in sorted((REPOSITORY / "charts/tailrace/crds").glob("*.yaml"))
+    ]
+    assert sorted(line.split()) == sorted(name for names in definitions for name in names)
+
+
+NOTES = REPOSITORY / "charts/tailrace/templates/NOTES.txt"
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, NOTES], ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_no_upgrade_takes_the_old_values_alone(document: Path) -> None:
+    """Without the new defaults an upgrade fails where the chart has a value that the release did not have."""
+    assert re.findall(r"--reuse-values\b", document.read_text()) == []
+
+
 def test_every_format_page_is_in_the_index() -> None:
     index = (REPOSITORY / "docs/formats.md").read_text()
     pages = sorted(path.name for path in (REPOSITORY / "docs/formats").glob("*.md"))

@@ -92,7 +92,7 @@ class _Producer:
         while self._loop.time() < ends_at_s or self._sent:
             while len(self._sent) < IN_FLIGHT and self._loop.time() < ends_at_s:
                 if (again := self._submit()) is not None:
-                    await asyncio.shield(again)
+                    await again
             self._woken = self._loop.create_future()
             if self._sent:
                 await self._woken

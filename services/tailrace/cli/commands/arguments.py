@@ -37,6 +37,14 @@ def size(text: str) -> int:
     return checked(values.parse_size, text)
 
 
+def join_size(text: str) -> int:
+    """Parse the size up to which folders are joined for typer."""
+    found = size(text)
+    if not 0 < found <= limits.SPARK_COMPACTION_SIZE_MAX_BYTES:
+        raise typer.BadParameter(f"it is from 1 to {limits.SPARK_COMPACTION_SIZE_MAX_BYTES} bytes (16GiB)")
+    return found
+
+
 def duration_ms(text: str, name: str | None = None) -> int:
     """Parse a duration for typer, or of the option `name`."""
     return checked(values.parse_duration_ms, text, name)
@@ -72,11 +80,13 @@ def named_values(name: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def place_of(folder: str) -> str:
-    """Return a folder or a pattern as Spark wants it: a URL unchanged, a path made absolute.
+    """Return a folder or a pattern as Spark wants it: a path made absolute, a URL unchanged, but ``s3://`` as ``s3a://``.
 
-    Nothing is escaped: Hadoop takes what follows ``file://`` unchanged.
+    Nothing is escaped: Hadoop takes what follows ``file://`` unchanged. Raises BadParameter for a wrong URL of S3.
     """
-    return folder if "://" in folder else f"file://{Path(folder).absolute()}"
+    from tailrace.pipelines.s3.settings import spark_url
+
+    return checked(spark_url, folder) if "://" in folder else f"file://{Path(folder).absolute()}"
 
 
 def picture(file: Path | None) -> Path | None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
-from tailrace.cli.output import print_fields, print_json, print_table
+from tailrace.cli.output import print_fields, print_json, print_line, print_table
 from tailrace.cli.settings import DEFAULT_ADMIN, JsonOption
 from tailrace.common import limits
-from tailrace.common.errors import IllegalStateError, NotFoundError, TailraceError, UnavailableError
+from tailrace.common.errors import DeadlineError, IllegalStateError, NotFoundError, TailraceError, UnavailableError
 from tailrace.common.quantities import size_text
 
 app = typer.Typer(help="Show the contents of a running server; verify the data of a stopped one.", no_args_is_help=True)
@@ -33,6 +34,8 @@ def _get(admin: str, path: str, parameters: dict[str, str | int] | None = None) 
     url = f"{admin.rstrip('/')}{path}"
     try:
         reply = httpx.get(url, params=parameters, timeout=REQUEST_DEADLINE_S, trust_env=False)
+    except httpx.ReadTimeout as error:
+        raise DeadlineError(f"the admin interface at {admin} has not answered for {REQUEST_DEADLINE_S:g} s") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UnavailableError(f"the admin interface at {admin} cannot be reached: {error}") from error
     if reply.is_success:
@@ -54,18 +57,23 @@ def _error(admin: str, status: int, text: str) -> TailraceError:
 
 
 def _pages(
-    admin: str, path: str, parameters: dict[str, str | int], key: str, limit: int | None
+    admin: str,
+    path: str,
+    parameters: dict[str, str | int],
+    key: Callable[[dict[str, Any]], object],
+    limit: int | None,
+    page_max: int = limits.INSPECT_PAGE_MAX,
 ) -> Iterator[dict[str, Any]]:
     """Return the items of a paged list; each page continues after the `key` of the last item."""
     left = limit
     after = ""
     while left is None or left > 0:
-        size = limits.INSPECT_PAGE_MAX if left is None else min(left, limits.INSPECT_PAGE_MAX)
+        size = page_max if left is None else min(left, page_max)
         page = _get(admin, path, {**parameters, "limit": size, **({"after": after} if after else {})})
         yield from page
         if len(page) < size:
             return
-        after = str(page[-1][key])
+        after = str(key(page[-1]))
         left = None if left is None else left - len(page)
 
 
@@ -105,7 +113,7 @@ def segments(
 ) -> None:
     """List segments with their lengths, including internal ones."""
     parameters: dict[str, str | int] = {"prefix": prefix, **({} if container is None else {"container": container})}
-    found = list(_pages(admin, "/v1/segments", parameters, "name", limit))
+    found = list(_pages(admin, "/v1/segments", parameters, itemgetter("name"), limit))
     if json:
         print_json(found)
         return
@@ -128,7 +136,7 @@ def attributes(
     segment: SegmentArgument, admin: AdminOption = DEFAULT_ADMIN, limit: LimitOption = None, json: JsonOption = False
 ) -> None:
     """List the attributes of a segment, for example the last event number of each writer."""
-    found = list(_pages(admin, f"/v1/segments/{quote(segment)}/attributes", {}, "id", limit))
+    found = list(_pages(admin, f"/v1/segments/{quote(segment)}/attributes", {}, itemgetter("id"), limit))
     if json:
         print_json(found)
     else:
@@ -137,9 +145,16 @@ def attributes(
 
 
 @app.command()
-def chunks(segment: SegmentArgument, admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
+def chunks(
+    segment: SegmentArgument, admin: AdminOption = DEFAULT_ADMIN, limit: LimitOption = None, json: JsonOption = False
+) -> None:
     """List the chunks of Tier 2 that hold a segment's bytes, and those that begin with an event for certain."""
-    found = _get(admin, f"/v1/segments/{quote(segment)}/chunks")
+
+    def end(item: dict[str, Any]) -> int:
+        return int(item["start_offset"]) + int(item["length_bytes"])
+
+    path = f"/v1/segments/{quote(segment)}/chunks"
+    found = list(_pages(admin, path, {}, end, limit, limits.INSPECT_CHUNKS_PAGE_MAX))
     if json:
         print_json(found)
         return
@@ -157,7 +172,7 @@ def streams(
     json: JsonOption = False,
 ) -> None:
     """List what streams retain, and what the objects that they need really hold in Tier 2."""
-    found = list(_pages(admin, "/v1/streams", {"prefix": prefix}, "stream", limit))
+    found = list(_pages(admin, "/v1/streams", {"prefix": prefix}, itemgetter("stream"), limit))
     if json:
         print_json(found)
         return
@@ -170,20 +185,29 @@ def streams(
 
 @app.command()
 def cache(admin: AdminOption = DEFAULT_ADMIN, json: JsonOption = False) -> None:
-    """Show the cache and the memory budgets of the server."""
+    """Show the cache and the memory budgets of the server, or of each of its workers that serves."""
     found = _get(admin, "/v1/cache")
     if json:
         print_json(found)
-        return
+    elif "workers" not in found:  # one process serves all containers
+        _print_cache(found)
+    else:
+        for worker in found["workers"]:
+            _print_cache(worker, f" of worker {worker.pop('worker')}")
+        if not found["workers"]:
+            print_line("no worker serves")
+
+
+def _print_cache(found: dict[str, Any], whose: str = "") -> None:
     budgets = found.pop("budgets")
     print_fields(
-        "cache",
+        f"cache{whose}",
         {
             name.removesuffix("_bytes").replace("_", " "): size_text(value) if name.endswith("_bytes") else value
             for name, value in found.items()
         },
     )
-    print_fields("budgets", {name: size_text(value) for name, value in budgets.items()})
+    print_fields(f"budgets{whose}", {name: size_text(value) for name, value in budgets.items()})
 
 
 @app.command()

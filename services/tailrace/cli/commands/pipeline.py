@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.commands.arguments import named_values, place_of, stream_name
+from tailrace.cli.commands.arguments import join_size, named_values, place_of, stream_name
+from tailrace.cli.commands.pipeline_s3 import S3EndpointOption, spark_settings
 from tailrace.cli.output import print_json, print_line
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
+from tailrace.cli.values import count_text
 from tailrace.client.model import StreamName
 
 if TYPE_CHECKING:
@@ -37,6 +39,15 @@ EveryOption = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0.1, help="Go on until ended, and write this often.", show_default=False),
 ]
+CompactOption = Annotated[
+    int | None,
+    typer.Option(
+        parser=join_size,
+        metavar="SIZE",
+        help="Join folders of batches that have less, such as 128MiB.",
+        show_default=False,
+    ),
+]
 MasterOption = Annotated[str, typer.Option(metavar="URL", help="Where Spark runs, as spark-submit has it.")]
 ConfOption = Annotated[
     list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
@@ -54,6 +65,8 @@ def archive(
     schema: SchemaOption = "",
     time_field: TimeFieldOption = "",
     every: EveryOption = None,
+    compact: CompactOption = None,
+    s3_endpoint: S3EndpointOption = "",
     option: SourceOption = None,
     conf: ConfOption = None,
     master: MasterOption = "local[*]",
@@ -64,9 +77,9 @@ def archive(
     from tailrace.pipelines.jobs.archive import archive as run_archive
     from tailrace.pipelines.jobs.session import spark_session
 
-    with spark_session(f"archive {stream}", master, named_values("--conf", conf or ())) as spark:
+    with spark_session(f"archive {stream}", master, spark_settings(conf, master, s3_endpoint, output)) as spark:
         source = _input(stream, schema, time_field, option or (), controller)
-        progress = run_archive(spark, source, place_of(output), every)
+        progress = run_archive(spark, source, place_of(output), every, compact)
     _print(progress, "events", output, json)
 
 
@@ -89,6 +102,8 @@ def aggregate(
         list[str] | None, typer.Option("--sum", metavar="COLUMN", help="A column to add up; may be repeated.")
     ] = None,
     every: EveryOption = None,
+    compact: CompactOption = None,
+    s3_endpoint: S3EndpointOption = "",
     option: SourceOption = None,
     conf: ConfOption = None,
     master: MasterOption = "local[*]",
@@ -101,9 +116,9 @@ def aggregate(
     from tailrace.pipelines.jobs.session import spark_session
 
     windows = Windows(window, late, tuple(key or ()), tuple(total or ()))
-    with spark_session(f"aggregate {stream}", master, named_values("--conf", conf or ())) as spark:
+    with spark_session(f"aggregate {stream}", master, spark_settings(conf, master, s3_endpoint, output)) as spark:
         source = _input(stream, schema, time_field, option or (), controller)
-        progress = run_aggregate(spark, source, windows, place_of(output), every)
+        progress = run_aggregate(spark, source, windows, place_of(output), every, compact)
     _print(progress, "windows", output, json)
 
 
@@ -116,9 +131,7 @@ def audit(
         ),
     ],
     output: OutputArgument,
-    s3_endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="Endpoint of an S3-compatible object store.", show_default=False)
-    ] = None,
+    s3_endpoint: S3EndpointOption = "",
     page: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Where the page goes.", show_default="page.html in a local FOLDER"),
@@ -148,9 +161,7 @@ def audit(
     from tailrace.pipelines.jobs.session import spark_session
 
     place = tier2 if "://" in tier2 else str(Path(tier2).absolute())
-    options = named_values("--option", option or ()) | {"tier2": place}
-    if s3_endpoint:
-        options["tier2Endpoint"] = s3_endpoint
+    options = {"tier2Endpoint": s3_endpoint} | named_values("--option", option or ()) | {"tier2": place}
     location = StoreLocation.from_options(options)
     if location is None:
         raise typer.BadParameter("it is empty", param_hint="TIER2")
@@ -161,8 +172,9 @@ def audit(
         page = Path(output) / "page.html"
     if page is not None:
         check_can_draw()
+    settings = spark_settings(conf, master, s3_endpoint, output)
     identity_of(location)  # a wrong address is an error at once, without a start of Spark
-    with spark_session("audit", master, named_values("--conf", conf or ())) as spark:
+    with spark_session("audit", master, settings) as spark:
         summary = run_audit(spark, location, place_of(output), now_ms)
     if page is not None:
         write_page(page, summary, tier2, now_ms)
@@ -178,7 +190,8 @@ def _print(progress: Progress, rows: str, output: str, json: bool) -> None:
     if json:
         print_json(progress.as_json())
     else:
-        print_line(f"{progress.rows:,} {rows} in {progress.batches:,} batches: {output}")
+        joined = f", {count_text(progress.joined, 'folder')} joined to others" if progress.joined else ""
+        print_line(f"{progress.rows:,} {rows} in {progress.batches:,} batches{joined}: {output}")
 
 
 def _input(stream: StreamName, schema: str, time_field: str, options: Sequence[str], controller: str | None) -> Input:

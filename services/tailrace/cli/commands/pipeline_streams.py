@@ -8,6 +8,7 @@ import typer
 
 from tailrace.cli.commands.arguments import named_values, place_of, position, size, stream_name
 from tailrace.cli.commands.pipeline import ConfOption, MasterOption, SourceOption, StreamArgument
+from tailrace.cli.commands.pipeline_s3 import S3EndpointOption, spark_settings
 from tailrace.cli.output import print_json, print_line
 from tailrace.cli.settings import SETTINGS, ControllerOption, JsonOption
 from tailrace.cli.values import count_text
@@ -56,6 +57,7 @@ def replay(
     ] = None,
     option: SourceOption = None,
     target_option: TargetOption = None,
+    s3_endpoint: S3EndpointOption = "",
     conf: ConfOption = None,
     master: MasterOption = "local[*]",
     controller: ControllerOption = None,
@@ -70,8 +72,9 @@ def replay(
     into = Target(target_controller or address, target, named_values("--target-option", target_option or ()))
     options = named_values("--option", option or ())
     cuts = position(start, "--start"), position(end, "--end")
+    settings = spark_settings(conf, master, s3_endpoint, checkpoint)
     prepared = prepare(Replay(address, stream, into, *cuts, routing_key, options))
-    with spark_session(f"replay {stream}", master, named_values("--conf", conf or ())) as spark:
+    with spark_session(f"replay {stream}", master, settings) as spark:
         progress = run_replay(spark, prepared, place_of(checkpoint))
     _print(progress, "event", target, json)
 
@@ -102,6 +105,7 @@ def backfill(
         typer.Option(parser=size, metavar="SIZE", help="Bytes of the files of a batch.", show_default="1GiB"),
     ] = None,
     target_option: TargetOption = None,
+    s3_endpoint: S3EndpointOption = "",
     conf: ConfOption = None,
     master: MasterOption = "local[*]",
     controller: ControllerOption = None,
@@ -117,8 +121,9 @@ def backfill(
     into = Target(SETTINGS.choose_controller(controller), target, options)
     job = Backfill(place_of(files), into, value, routing_key, order_by, batch_size or limits.SPARK_JOB_BATCH_BYTES)
     job.check_options()
+    settings = spark_settings(conf, master, s3_endpoint, files, checkpoint)
     into.connect_and_check()  # a wrong stream is an error at once, without a start of Spark
-    with spark_session(f"backfill {target}", master, named_values("--conf", conf or ())) as spark:
+    with spark_session(f"backfill {target}", master, settings) as spark:
         progress = run_backfill(spark, job, place_of(checkpoint))
     _print(progress, "row", target, json)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tailrace.cli.commands.arguments import checked
+from tailrace.cli.commands.arguments import checked, size
 from tailrace.cli.values import Bounds, duration_text, parse_bounds, parse_duration_ms, parse_size
 from tailrace.common.quantities import size_text
 from tailrace.common.stream_policies import (
@@ -58,6 +58,15 @@ RetentionTimeOption = Annotated[
 ]
 RetentionSizeOption = Annotated[
     str | None, typer.Option(metavar="MIN[:MAX]", help="Keep by size, for example 1GiB:10GiB.", show_default=False)
+]
+RolloverOption = Annotated[
+    int | None,
+    typer.Option(
+        parser=size,
+        metavar="SIZE",
+        help="Length of a chunk in Tier 2 at most, from 1MiB to 8MiB; 0: the default, 8MiB. For new segments.",
+        show_default=False,
+    ),
 ]
 
 
@@ -149,8 +158,11 @@ def config_fields(config: StreamConfig) -> tuple[dict[str, Any], dict[str, str]]
         },
         "retention": None,
         "tags": list(config.tags),
+        "rollover_bytes": config.rollover_bytes or None,
     }
     text = {"scaling": _scaling_text(scaling), "tags": ", ".join(config.tags)}
+    if config.rollover_bytes:
+        text["rollover"] = size_text(config.rollover_bytes)
     if retention is not None:
         maximum = None if retention.most == UNLIMITED else retention.most
         machine["retention"] = {"type": retention.kind.name.lower(), "min": retention.minimum, "max": maximum}

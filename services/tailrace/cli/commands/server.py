@@ -50,7 +50,7 @@ def standalone(
         ),
     ] = None,
 ) -> None:
-    """Serve streams from one folder, until SIGINT or SIGTERM."""
+    """Serve streams from one folder, until SIGINT, SIGTERM or SIGHUP."""
     from tailrace.common.cycle_collector import collect_cycles_rarely
     from tailrace.common.logs import configure_logs
     from tailrace.processes.standalone import StandaloneOptions

@@ -20,6 +20,7 @@ from tailrace.cli.commands.policies import (
     MinimumOption,
     RetentionSizeOption,
     RetentionTimeOption,
+    RolloverOption,
     ScalingOptions,
     SegmentsOption,
     bytes_fields,
@@ -38,7 +39,7 @@ from tailrace.client.model import StreamName
 from tailrace.common.errors import AlreadyExistsError, NoSuchSegmentError, NoSuchStreamError
 from tailrace.common.names import check_scope_name, check_stream_name
 from tailrace.common.stream_cut import StreamCut
-from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
+from tailrace.common.stream_policies import ScaleType, ScalingPolicy, StreamConfig
 from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def create(
     minimum: MinimumOption = None,
     retention_time: RetentionTimeOption = None,
     retention_size: RetentionSizeOption = None,
+    rollover_size: RolloverOption = None,
     tag: Annotated[list[str] | None, typer.Option(help="A tag; may be repeated.", show_default=False)] = None,
     exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Succeed if the stream exists.")] = False,
 ) -> None:
@@ -74,6 +76,7 @@ def create(
         scaling=options.policy(),
         retention=retention_policy(retention_time, retention_size),
         tags=tuple(tag or ()),
+        rollover_bytes=rollover_size or 0,
     )
 
     async def work() -> None:
@@ -96,16 +99,17 @@ def update(
     retention_time: RetentionTimeOption = None,
     retention_size: RetentionSizeOption = None,
     no_retention: Annotated[bool, typer.Option("--no-retention", help="Keep everything.")] = False,
+    rollover_size: RolloverOption = None,
     add_tag: Annotated[list[str] | None, typer.Option(help="A new tag; may be repeated.", show_default=False)] = None,
     remove_tag: Annotated[
         list[str] | None, typer.Option(help="A tag to remove; may be repeated.", show_default=False)
     ] = None,
 ) -> None:
-    """Change policies and tags; other settings stay. A policy that needs other segments scales the stream."""
+    """Change policies, tags or rollover size, nothing else. A policy that needs other segments scales the stream."""
     options = ScalingOptions(segments=segments, event_rate=event_rate, kb_rate=kb_rate, factor=factor, minimum=minimum)
-    others = (retention_time, retention_size, add_tag, remove_tag)
+    others = (retention_time, retention_size, rollover_size, add_tag, remove_tag)
     if not no_retention and options == ScalingOptions() and all(option in (None, []) for option in others):
-        raise typer.BadParameter("no change was given: set a policy or a tag")
+        raise typer.BadParameter("no change was given: set a policy, a tag or the rollover size")
 
     def changed(present: StreamConfig) -> StreamConfig:
         return msgspec.structs.replace(
@@ -113,6 +117,7 @@ def update(
             scaling=options.changed(present.scaling),
             retention=changed_retention(present.retention, retention_time, retention_size, no_retention),
             tags=changed_tags(present.tags, add_tag or (), remove_tag or ()),
+            rollover_bytes=present.rollover_bytes if rollover_size is None else rollover_size,
         )
 
     changed(StreamConfig(ScalingPolicy.by_events(1, 2, 1)))  # refuse contradictory options before the first call
@@ -120,8 +125,14 @@ def update(
     async def work() -> None:
         async with connected(SETTINGS.choose_controller(controller)) as client:
             present = await client.controller.stream_config(stream)
+            scales = options != ScalingOptions()
+            if not scales and present.scaling.kind is ScaleType.FIXED:
+                # It may have been scaled since: any update to its former number would undo that.
+                count = len(await client.controller.current_segments(stream))
+                if count:
+                    present = msgspec.structs.replace(present, scaling=ScalingPolicy.fixed(count))
             wanted = changed(present)
-            if wanted != present:
+            if wanted != present or scales:
                 await client.controller.update_stream(stream, wanted)
 
     with progress_bar(f"updating {stream}", None):

@@ -221,7 +221,7 @@ def _read_shared_by_offset_alone(patch: pytest.MonkeyPatch) -> None:
 
     Breaks: a reader gets the bytes of its own segment.
     """
-    patch.setattr(segment_reader, "_Range", lambda segment_id, start: start)
+    patch.setattr(segment_reader, "_Range", lambda segment_id, start, step: (start, step))
 
 
 @bug(

@@ -284,7 +284,7 @@ def _unknown_outcome_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     Breaks: an acknowledged frame is stored.
     """
 
-    async def settle(self: ObjectRequests, key: str, frame: Any, attempts: int | None = None) -> None:
+    async def settle(self: ObjectRequests, key: str, frame: Any, *_: int | None, in_turn: bool = False) -> None:
         try:
             await self._within(key, self._store.put(key, frame))
         except Exception:

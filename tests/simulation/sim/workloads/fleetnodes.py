@@ -193,6 +193,7 @@ class SimStoreService(ClusterStoreService):
             self._node.owners,
             opened_epoch=self._opened[container_id],
             scan_slots=self._scan_slots,
+            put_window=self._put_window,
         )
 
     async def _next_epoch(self, container_id: int, floor: int) -> int:

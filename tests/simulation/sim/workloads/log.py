@@ -143,6 +143,7 @@ class LogWorkload:
             DIRECTORY,
             CONTAINER,
             file_bytes=FILE_BYTES,
+            prepared_bytes=FILE_BYTES if self.model.epoch % 2 else 0,  # all of its first file, or as little as possible
             max_frame_bytes=MAX_FRAME_BYTES,
             reserve_bytes=FILE_BYTES // 8,
         )

@@ -105,7 +105,7 @@ class SharedStream:
             last += count
             blocks -= 1
             while (room := container.submit_append(request)) is not None:
-                await asyncio.shield(room)
+                await room
             self.steps += 1
             if self.random.random() < 0.3:
                 await asyncio.sleep(self.random.random() * 0.01)
