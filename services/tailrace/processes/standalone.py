@@ -148,8 +148,10 @@ class Standalone:
     def _specs(self, folder: DataFolder) -> list[StoreSpec]:
         options, manifest = self.options, folder.manifest
         workers = options.workers
-        if not 1 <= workers <= min(manifest.containers, limits.WORKERS_MAX):
+        if not 1 <= workers <= manifest.containers:
             raise StartError(f"--workers {workers}: between 1 and the number of containers, {manifest.containers}")
+        if workers > limits.WORKERS_MAX:
+            raise StartError(f"--workers {workers}: between 1 and {limits.WORKERS_MAX}")
         if options.cache_bytes < workers * limits.CACHE_MIN_BYTES:
             each = f" for each of {workers} workers" if workers > 1 else ""
             smallest = size_text(limits.CACHE_MIN_BYTES)

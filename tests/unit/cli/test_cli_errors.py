@@ -157,6 +157,11 @@ def test_more_workers_than_containers(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "--workers 3: between 1 and the number of containers, 2" in capsys.readouterr().err
 
 
+def test_more_workers_than_one_process_may_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["standalone", "--data", str(tmp_path), "--containers", "128", "--workers", "65"]) == 1
+    assert "--workers 65: between 1 and 64\n" in capsys.readouterr().err
+
+
 def test_a_cache_that_is_too_small_for_all_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ports = [text for name in ("controller", "rest", "store", "admin") for text in (f"--{name}-port", "0")]
     assert run(["standalone", "--data", str(tmp_path), *ports, "--workers", "2", "--cache", "64MiB"]) == 1
