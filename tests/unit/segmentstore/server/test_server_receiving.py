@@ -43,12 +43,19 @@ async def test_who_comes_last_does_not_wait_for_all_the_others(tight: Any) -> No
     good = await tight.connect()
     await good.create(SEGMENT)
     await good.setup(W, SEGMENT)
+    looks_s, tight.receiving._look_s = tight.receiving._look_s, 3600.0  # all hundred are there before the first look
     for _ in range(100):
         client = await tight.connect()
         client.send_raw(codec.FRAME_HEADER.pack(c.UpdateTableEntries.CODE, 15 * MIB) + bytes(100_000))
     await tight.until(lambda: tight.receiving.pool.promised_bytes > 0)
     await good.expect_silence()
-    assert isinstance(await good.call(c.AppendBlockEnd(W, 0, bytes(2 * MIB), 1, 1, 1)), c.DataAppended)
+    assert tight.server.connections == 101
+    answer = asyncio.ensure_future(good.call(c.AppendBlockEnd(W, 0, bytes(2 * MIB), 1, 1, 1)))
+    await tight.until(lambda: len(tight.receiving._waiting) == 100)  # all but the one that has room
+    tight.receiving._look_s = looks_s
+    tight.receiving._look.cancel()
+    tight.receiving._look_for_slow_ones()
+    assert isinstance(await answer, c.DataAppended)
     assert tight.server.connections > 90
 
 
