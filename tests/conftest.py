@@ -40,10 +40,10 @@ def pytest_configure() -> None:
     """Programs that are tested hear of interrupts, also where the tests themselves run in the background of a shell."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if os.environ.get("TAILRACE_TEST_SLOWNESS"):
+    if longest_s := os.environ.get("TAILRACE_TEST_SLOWNESS"):
         from harness import slowness  # where pytest's path has it
 
-        slowness.install(SEED)
+        slowness.install(SEED, float(longest_s))
 
 
 def pytest_report_header() -> str:

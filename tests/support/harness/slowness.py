@@ -2,7 +2,7 @@
 
 No test's outcome may depend on the machine's pace. On a fast machine, wrong assumptions hold for years: that 10 ms pass
 before a write to disk has ended, or that two tasks go on in the order in which they were started. With
-``TAILRACE_TEST_SLOWNESS=1`` the event loop stops for up to a fifth of a second now and then, calls in threads start
+``TAILRACE_TEST_SLOWNESS=SECONDS`` the event loop stops for up to that long now and then, calls in threads start
 and end late, and syncs of files take long (CONTRIBUTING.md#tests).
 """
 
@@ -22,19 +22,19 @@ THREAD_WAITS = 1 / 3
 """The part of calls in threads that start late, and of those that end late."""
 SYNC_WAITS = 1 / 3
 """The part of syncs of files and folders that take long."""
-SHORT_S, LONG_S = 0.02, 0.2
+SHORT_S = 0.02
 LONG_ONES = 1 / 5
-"""The part of waits that take up to LONG_S, not SHORT_S."""
+"""The part of waits that take up to the longest wait, not SHORT_S."""
 
 
-def install(seed: int) -> None:
+def install(seed: int, longest_s: float) -> None:
     """Slow this process until it ends; the draws come from the seed, in the order in which threads ask for them."""
     draws = random.Random(seed)
     sleep = time.sleep
 
     def wait(part: float) -> None:
         if draws.random() < part and time.sleep is sleep:  # else a simulation runs, whose time does not depend on ours
-            sleep(draws.uniform(0, LONG_S if draws.random() < LONG_ONES else SHORT_S))
+            sleep(draws.uniform(0, longest_s if draws.random() < LONG_ONES else SHORT_S))
 
     def around(call: Callable[..., Any], before: float, after: float = 0.0) -> Callable[..., Any]:
         def slowed(*args: Any, **options: Any) -> Any:
