@@ -59,6 +59,10 @@ class RetentionJob:
         self.freed_bytes = 0
         self.failures = 0
         """Streams whose policy could not be applied, counted in each round."""
+        self.clock_waits = 0
+        """Applications that deleted nothing by age, because a later round is to confirm the time."""
+        self._clock_waits_reported = 0
+        self._clock_lapse_ms = 0
 
     def start(self) -> None:
         """Begin. The first round begins when the controller has served for a short time."""
@@ -143,6 +147,7 @@ class RetentionJob:
         while True:
             entries, token = await metadata.entries(RETENTION_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
             if not entries:
+                self._report_clock()
                 return
             found = [(entry, readable(RetainedStream, RETENTION_TABLE, entry)) for entry in entries]
             chosen = [
@@ -151,6 +156,18 @@ class RetentionJob:
                 if record is not None and bucket_of(record.scope, record.stream) in buckets
             ]
             await run_all(*(self._apply(key, entry) for entry, key in chosen))
+
+    def _report_clock(self) -> None:
+        """Report, once for a round, that the times of applications are far from those of the last ones."""
+        streams = self.clock_waits - self._clock_waits_reported
+        if streams:
+            self._clock_waits_reported = self.clock_waits
+            _LOG.warning(
+                "retention_waits_for_clock",
+                streams=streams,
+                lapse_s=round(self._clock_lapse_ms / 1000),
+                reason="the clock is far from the last application of a policy; deletes by age from the next round on",
+            )
 
     async def _apply(self, key: StreamKey, entry: Stored | None = None) -> bool:
         """Apply a stream's policy; take a stream without one from the list, where it is `entry`.
@@ -168,6 +185,9 @@ class RetentionJob:
             if made.truncation is not None:
                 self.truncations += 1
                 self.freed_bytes += made.truncation.freed_bytes
+            if made.clock_lapse_ms:
+                self.clock_waits += 1
+                self._clock_lapse_ms = made.clock_lapse_ms
         except NoSuchStreamError:
             pass  # deleted just now; the next round takes it from the list
         except Exception as error:  # any error concerns this stream only

@@ -19,6 +19,7 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NoSuchSegmentError
 from tailrace.common.stream_cut import CutOrder, compare_cuts
+from tailrace.common.stream_policies import RetentionType
 from tailrace.controller.managers.retention_places import CutMissingError, Places
 from tailrace.controller.managers.sizes import SizeReader
 from tailrace.controller.managers.subscribers import subscribers
@@ -32,6 +33,7 @@ from tailrace.controller.metadata.records import (
     SubscribersRecord,
 )
 from tailrace.controller.metadata.transitions import require, truncating
+from tailrace.controller.retention.clock import judged
 from tailrace.controller.retention.decision import Truncation, count_before, decide
 from tailrace.controller.retention.lower_bound import earliest
 from tailrace.controller.retention.retention_set import is_due, thinned, time_of_next
@@ -59,6 +61,8 @@ class Application:
     """None: nothing was truncated."""
     trouble: str = ""
     """Why the policy is still to be applied: the stream ran a workflow, or changed meanwhile. Empty: it was applied."""
+    clock_lapse_ms: int = 0
+    """How far the clock is from the last application, when its time did not count yet; 0: it counted."""
 
 
 @dataclass(slots=True)
@@ -70,6 +74,9 @@ class _Stream:
     policy: RetentionPolicy
     recorded: tuple[RecordedCut, ...]
     applied_ms: int
+    seen_ms: int
+    now_ms: int
+    """When the application began. All of its decisions are for this time."""
     places: Places
     subscribers_version: int
     """Of the index of subscribers, before a decision reads their cuts."""
@@ -103,7 +110,8 @@ class RetentionManager:
     async def apply(self, key: StreamKey) -> Application:
         """Record a cut at the tail when it is time, and truncate the stream where its policy demands it.
 
-        A stream that has no policy or is sealed has nothing to apply; one that runs a workflow is left alone.
+        A stream that has no policy or is sealed has nothing to apply; one that runs a workflow is left alone. At a time
+        that does not count yet (`tailrace.controller.retention.clock`) no cut is recorded and nothing goes by age.
 
         Raises:
             NoSuchStreamError, UnavailableError. BadRequestError: a subscriber's cut names a segment that the stream
@@ -112,11 +120,14 @@ class RetentionManager:
         stream = await self._begin(key)
         if isinstance(stream, Application):
             return stream
-        await self._record_tail(stream)
+        lapse_ms = await self._judge_clock(stream)
+        if not lapse_ms:
+            await self._record_tail(stream)
+        by_age = stream.policy.kind is RetentionType.TIME
         while True:
             try:
                 head = await self._cuts.head(key, stream.root)
-                truncation = await self._decide(stream, head)
+                truncation = None if lapse_ms and by_age else await self._decide(stream, head)
                 made = await self._truncate(stream, truncation, head) if truncation is not None else None
                 await self._forget(stream, truncation.cut if made is not None and truncation is not None else head)
             except CutMissingError as missing:
@@ -126,10 +137,11 @@ class RetentionManager:
                 if await self._has_changed(stream):  # a subscriber's cut may name a segment that was created meanwhile
                     return Application(trouble=f"{error}, or had not when the decision began")
                 raise
-            await self._note_applied(stream)
+            if not lapse_ms:
+                await self._note_applied(stream)
             if truncation is not None and made is None:
                 return Application(trouble="policy, head or subscribers changed, or a workflow began, again and again")
-            return Application(made)
+            return Application(made, clock_lapse_ms=lapse_ms)
 
     async def record(self, key: StreamKey, incarnation: int) -> RetentionRecord:
         """Return the retention set, the last truncation by policy, and when the policy was applied last."""
@@ -137,6 +149,10 @@ class RetentionManager:
         return (await self._store.read(key, [item])).get(RetentionRecord, item) or RetentionRecord()
 
     # -- reading
+
+    @property
+    def _period_ms(self) -> int:
+        return round(1000 * self._context.config.retention_period_s)
 
     async def _begin(self, key: StreamKey) -> _Stream | Application:
         found = require(await self._store.load(key), key)
@@ -152,7 +168,8 @@ class RetentionManager:
         record = snapshot.get(RetentionRecord, item) or RetentionRecord()
         places = Places(self._store, self._cuts, self._sizes, key, root)
         version = snapshot.version(key.subscribers)
-        return _Stream(key, root, root.config.retention, record.recorded, record.applied_ms, places, version)
+        now_ms, policy = self._context.clock.now_ms(), root.config.retention
+        return _Stream(key, root, policy, record.recorded, record.applied_ms, record.seen_ms, now_ms, places, version)
 
     async def _has_changed(self, stream: _Stream) -> bool:
         root = await self._store.load(stream.key)
@@ -175,8 +192,7 @@ class RetentionManager:
         bound = None if lowest is None else await places.place_of_head(lowest, head)
         # Without a subscriber no decision asks for it, and most streams have none.
         head_bytes = 0 if bound is None else await self._sizes.before(stream.key, stream.root, head)
-        now_ms = self._context.clock.now_ms()
-        deciding = decide(stream.policy, now_ms, stream.recorded, bound, places.ranges, head_bytes)
+        deciding = decide(stream.policy, stream.now_ms, stream.recorded, bound, places.ranges, head_bytes)
         chosen = await places.answer(deciding, lambda cut: places.place_of_head(cut, head))
         if chosen is None or compare_cuts(head, chosen.cut, places.ranges) is not CutOrder.BEFORE:
             return None
@@ -196,7 +212,7 @@ class RetentionManager:
         cut = {segment.identifier: length for segment, length in zip(epoch.segments, lengths, strict=True)}
         stream.places.lengths = cut
         size_bytes, now_ms = root.sealed_bytes + sum(lengths), self._context.clock.now_ms()
-        period_ms = round(1000 * self._context.config.retention_period_s)
+        period_ms = self._period_ms
         if not is_due(stream.recorded, now_ms, size_bytes, period_ms):
             return
         kept = thinned(stream.recorded)
@@ -213,15 +229,21 @@ class RetentionManager:
 
         await self._edit_with_cut(stream, add)
 
+    async def _judge_clock(self, stream: _Stream) -> int:
+        """Return how far the time is from that of the last application, if it does not count yet; else 0."""
+        found = judged(stream.now_ms, stream.applied_ms, stream.seen_ms, stream.recorded, self._period_ms)
+        if found.seen_ms and found.seen_ms != stream.seen_ms:
+            await self._edit(stream, lambda record: msgspec.structs.replace(record, seen_ms=found.seen_ms))
+        return 0 if found.counts else found.lapse_ms
+
     async def _note_applied(self, stream: _Stream) -> None:
-        """Store that a round has ended now, unless one has ended just before. One that fails stores nothing.
+        """Store that the policy was applied, unless that was so just before. A round that fails stores nothing.
 
         A time of the future is replaced: a clock that was wrong stored it.
         """
-        now_ms = self._context.clock.now_ms()
-        period_ms = round(1000 * self._context.config.retention_period_s)
-        if not 0 <= now_ms - stream.applied_ms < period_ms / 2:
-            await self._edit(stream, lambda record: msgspec.structs.replace(record, applied_ms=now_ms))
+        now_ms = stream.now_ms
+        if stream.seen_ms or not 0 <= now_ms - stream.applied_ms < self._period_ms / 2:
+            await self._edit(stream, lambda record: msgspec.structs.replace(record, applied_ms=now_ms, seen_ms=0))
 
     async def _truncate(self, stream: _Stream, truncation: Truncation, head: Cut) -> RetentionTruncation | None:
         """Truncate the stream, unless something has changed that the decision depends on; return what was freed.
@@ -301,7 +323,7 @@ class RetentionManager:
             return Change(after, {key.root: root, stream.record_key: after, **added})
 
         after = await self._store.change(key, [stream.record_key], change)
-        stream.recorded, stream.applied_ms = after.recorded, after.applied_ms
+        stream.recorded, stream.applied_ms, stream.seen_ms = after.recorded, after.applied_ms, after.seen_ms
 
 
 def _has_same_subscribers(stream: _Stream, snapshot: Snapshot) -> bool:

@@ -247,13 +247,15 @@ class RetentionTruncation(msgspec.Struct, frozen=True):
 class RetentionRecord(msgspec.Struct, frozen=True):
     """A stream's retention set, oldest first, and what retention did last. Each cut is in a `RetentionCut`.
 
-    ``next_number`` is that of the next cut. ``applied_ms`` is when the last round without an error ended.
+    ``next_number`` is that of the next cut. ``applied_ms`` is the time of the last round without an error. ``seen_ms``
+    is one that was too far from it, which a later round is to confirm; 0: there is none.
     """
 
     next_number: int = 0
     recorded: tuple[RecordedCut, ...] = ()
     last: RetentionTruncation | None = None
     applied_ms: int = 0
+    seen_ms: int = 0
 
 
 class RetentionCut(msgspec.Struct, frozen=True):

@@ -95,6 +95,7 @@ class ControllerCollector:
             ("retention_truncations", "Truncations of streams by their policies", job.truncations),
             ("retention_freed_bytes", "Bytes that these truncations took out of streams", job.freed_bytes),
             ("retention_failures", "Streams whose policy could not be applied, in each round", job.failures),
+            ("retention_clock_waits", "Streams that wait for a round to confirm the time", job.clock_waits),
         ):
             yield CounterMetricFamily(f"tailrace_controller_{name}", text, value)
 

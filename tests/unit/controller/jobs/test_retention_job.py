@@ -360,3 +360,25 @@ async def test_a_policy_that_could_not_be_applied_for_long_is_reported(
         assert job.failures == 1, "each round counts a stream once"
         await job._round({bucket_of(*KEY)})
         assert job.failures == 2
+
+
+async def test_a_round_whose_clock_is_far_from_the_last_one_is_reported_once(world: Any, make_api: Any) -> None:
+    period_s = 1000
+    api = make_api(await world.start(sole=True, retention_period_s=period_s))
+    policy = pb.RetentionPolicy(retentionType=pb.RetentionPolicy.TIME, retentionParam=3_600_000)
+    await api.setup(retentionPolicy=policy)
+    other = make_api(api.controller, stream="other")
+    assert (await other.call("createStream", other.config(retentionPolicy=policy))).status == 0
+    job, buckets = api.controller.retention, {bucket_of(*KEY), bucket_of("scope", "other")}
+    waits = []
+    with structlog.testing.capture_logs() as logs:
+        for lapse_s in (0, period_s, 86_400, period_s, period_s):
+            world.clock.ms += 1000 * lapse_s
+            await append(world, "stream")
+            await append(world, "other")
+            await job._round(buckets)
+            waits.append(job.clock_waits)
+    assert waits == [0, 0, 2, 2, 2]
+    (logged,) = [line for line in logs if line["event"] == "retention_waits_for_clock"]
+    assert (logged["streams"], logged["lapse_s"]) == (2, 86_400)
+    assert [start_of(world, stream) for stream in ("stream", "other")] == [20, 20]

@@ -109,6 +109,7 @@ RECORDS: dict[str, records.Record] = {
         recorded=(RecordedCut(1, 1700000000000, 100), RecordedCut(2, 1700001800000, 250)),
         last=RetentionTruncation(1700001800000, TruncationReason.CONSUMPTION, 100, 40),
         applied_ms=1700001800000,
+        seen_ms=1700088200000,
     ),
     "retention_cut": RetentionCut({4294967297: 250}),
     "retained": RetainedStream("s", "x"),
@@ -127,7 +128,9 @@ def test_vectors(name: str) -> None:
 
 def test_a_retention_set_of_earlier_versions_is_read() -> None:
     found = decode(RetentionRecord, VECTORS["retention_earlier"], "place")
-    assert found == msgspec.structs.replace(RECORDS["retention"], applied_ms=0)
+    assert found == msgspec.structs.replace(RECORDS["retention"], applied_ms=0, seen_ms=0)
+    found = decode(RetentionRecord, VECTORS["retention_unseen"], "place")
+    assert found == msgspec.structs.replace(RECORDS["retention"], seen_ms=0)
 
 
 def test_a_root_of_earlier_versions_is_read() -> None:
