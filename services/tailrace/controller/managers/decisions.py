@@ -79,11 +79,12 @@ class Decision(Protocol):
 
 @dataclass(slots=True)
 class Begin:
-    """Open a transaction. ``nonce`` is random: no other transaction has it."""
+    """Open a transaction. ``nonce`` is random: no other transaction has it. ``skipped`` numbers are left out before."""
 
     nonce: bytes
     lease_ms: int
     life_ms: int
+    skipped: int = 0
     transaction_id: None = field(default=None, init=False)
     _tried: bytes | None = field(default=None, init=False)
 
@@ -99,8 +100,8 @@ class Begin:
             return Opened(written, root.incarnation)  # our own write, whose reply was lost
         if root.state not in WRITABLE_STATES and root.state is not StreamState.SEALING:
             raise NotAllowedError(f"stream {ledger.key} is {root.state}: no transaction can begin")
-        opened = transaction_opened(root)
-        transaction_id = make_transaction_id(root.active_epoch, root.transaction_counter)
+        opened = transaction_opened(root, self.skipped)
+        transaction_id = make_transaction_id(root.active_epoch, root.transaction_counter + self.skipped)
         record = TransactionRecord(
             transaction_id,
             root.active_epoch,
@@ -196,10 +197,12 @@ def keys_of(key: StreamKey, decisions: Sequence[Decision], root: StreamRecord | 
     known = [each.transaction_id for each in decisions if each.transaction_id is not None]
     shards = [shard_of(item) for item in known]
     if root is not None:
-        next_ids = [
-            make_transaction_id(0, root.transaction_counter + each) for each in range(len(decisions) - len(known))
-        ]
-        shards += map(shard_of, next_ids)
+        number = root.transaction_counter
+        for begin in decisions:
+            if isinstance(begin, Begin):
+                number += begin.skipped
+                shards.append(shard_of(make_transaction_id(0, number)))
+                number += 1
     return list(dict.fromkeys([*map(key.transaction, known), *map(key.open_shard, shards)]))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
-from tailrace.common.errors import IllegalStateError, TailraceError, WriteConflictError
+from tailrace.common.errors import IllegalStateError, TailraceError, UnavailableError, WriteConflictError
 from tailrace.controller.managers.combined_calls import CombinedCalls
 from tailrace.controller.managers.decisions import (
     Abort,
@@ -28,6 +28,7 @@ from tailrace.controller.metadata.policies import check_lease
 from tailrace.controller.metadata.records import CompletedChunk, CompletedTransaction, OpenShard, TransactionRecord
 from tailrace.controller.metadata.transaction_ledger import shard_of
 from tailrace.controller.metadata.transitions import require
+from tailrace.controller.workflows import leftovers
 from tailrace.controller.workflows.completed import completed_chunks
 from tailrace.controller.workflows.transactions import lease_of, transaction_segment_names
 
@@ -71,17 +72,34 @@ class TransactionManager:
         check_lease(lease_ms, config.transaction_lease_min_ms, config.transaction_lease_max_ms)
         life_ms = min(limits.TRANSACTION_LEASES_MAX * lease_ms, limits.TRANSACTION_LIFE_MAX_MS)
         async with self._driver.enlisted(key):
-            opened = await self._decide(key, Begin(self._context.new_id(), lease_ms, life_ms))
-            if not isinstance(opened, Opened):
-                raise IllegalStateError(f"the decision to begin a transaction of {key} came to {opened}")
-            transaction_id = opened.record.transaction_id
-            self._driver.lease(key, transaction_id, lease_of(opened.record, config))
-            epoch, stream_config = await self._opened_in(key, opened)
-            names = [own for _, own in transaction_segment_names(key, epoch, transaction_id)]
-            await self._context.segments.create(names, stream_config)
-            if not await self._is_open(key, transaction_id):
-                await self._context.segments.delete(names)  # aborted while its segments were created
-                raise WriteConflictError("the transaction was aborted while it began; retry")
+            skipped = 0
+            for _ in range(limits.TRANSACTION_BEGINS_MAX):
+                opened = await self._decide(key, Begin(self._context.new_id(), lease_ms, life_ms, skipped))
+                if not isinstance(opened, Opened):
+                    raise IllegalStateError(f"the decision to begin a transaction of {key} came to {opened}")
+                begun = await self._create_segments(key, opened)
+                if begun is not None:
+                    return begun
+                skipped = leftovers.numbers_to_skip(self._context)
+        raise UnavailableError(f"segments of the next transactions of {key} were there before; retry")
+
+    async def _create_segments(self, key: StreamKey, opened: Opened) -> Begun | None:
+        """Create the segments of a transaction; None, and it is not open any more, when some were there before.
+
+        No client has learned of the transaction, so what such a segment holds is of a life of the stream that was lost.
+        """
+        transaction_id = opened.record.transaction_id
+        self._driver.lease(key, transaction_id, lease_of(opened.record, self._context.config))
+        epoch, stream_config = await self._opened_in(key, opened)
+        names = [own for _, own in transaction_segment_names(key, epoch, transaction_id)]
+        used = await self._context.segments.create(names, stream_config)
+        if used:
+            await leftovers.leave_transaction(self._context, key, transaction_id, used)
+            self._driver.forget_lease(key, transaction_id)
+            return None
+        if not await self._is_open(key, transaction_id):
+            await self._context.segments.delete(names)  # aborted while its segments were created
+            raise WriteConflictError("the transaction was aborted while it began; retry")
         return Begun(transaction_id, epoch)
 
     async def _opened_in(self, key: StreamKey, opened: Opened) -> tuple[Epoch, StreamConfig]:

@@ -136,8 +136,8 @@ def tombstone(root: StreamRecord) -> StreamRecord:
 # ---- transactions
 
 
-def transaction_opened(root: StreamRecord) -> StreamRecord:
-    """Count a new transaction of the active epoch.
+def transaction_opened(root: StreamRecord, skipped: int = 0) -> StreamRecord:
+    """Count a new transaction of the active epoch, with so many numbers left out before its own.
 
     Raises:
         WriteConflictError: the stream is being sealed or deleted.
@@ -148,10 +148,7 @@ def transaction_opened(root: StreamRecord) -> StreamRecord:
     queued = len(root.commit_queue) + len(root.commit_batch) + len(root.abort_queue)
     if root.open_count + len(root.open_transactions) + queued >= limits.TRANSACTIONS_OPEN_MAX:
         raise OverloadedError(f"stream has {limits.TRANSACTIONS_OPEN_MAX} transactions that have not completed")
-    return msgspec.structs.replace(
-        root,
-        transaction_counter=root.transaction_counter + 1,
-    )
+    return msgspec.structs.replace(root, transaction_counter=root.transaction_counter + skipped + 1)
 
 
 def transaction_committing(root: StreamRecord, transaction_id: bytes) -> StreamRecord:

@@ -21,6 +21,7 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import IllegalStateError
 from tailrace.controller.metadata.changes import Change, Snapshot, UnsteadyReadError
+from tailrace.controller.metadata.epochs import duplicate
 from tailrace.controller.metadata.records import (
     CompletedTransaction,
     Rolling,
@@ -28,9 +29,10 @@ from tailrace.controller.metadata.records import (
     TransactionRecord,
 )
 from tailrace.controller.metadata.transitions import commit_batch_done, commit_batch_taken, may_take_commits
-from tailrace.controller.workflows import marked
+from tailrace.controller.workflows import leftovers, marked
 from tailrace.controller.workflows.commit_times import last_queued, time_in
 from tailrace.controller.workflows.completed import completed_puts
+from tailrace.controller.workflows.context import segment_names
 from tailrace.controller.workflows.transactions import transaction_epoch, transaction_segment_names
 from tailrace.controller.workflows.writer_marks import advanced, has_room, make_room, mark_in, with_writer
 
@@ -92,12 +94,30 @@ async def take_batch(context: WorkflowContext, key: StreamKey, root: StreamRecor
     if not may_take_commits(root, rolls=plan.rolling is not None):
         return False
     epoch, rolls = plan.ranges, plan.rolling is not None
+    if rolls and await _names_are_used(context, key, root, plan):
+        return True
     refused = await _uncommittable(context, await names_of(key, epoch, checked), rolls=rolls)
     more = await _take(context, key, plan, checked, refused, grow=True)
     if more:
         refused.update(await _uncommittable(context, await names_of(key, epoch, more), rolls=rolls))
         await _take(context, key, plan, (*checked, *more), refused, grow=False)
     return True
+
+
+async def _names_are_used(context: WorkflowContext, key: StreamKey, root: StreamRecord, plan: _Plan) -> bool:
+    """Leave the next epoch out and return True when segments of the next two, which the pass creates, are there.
+
+    They belong to a life of the stream that was lost: no pass has begun that creates them.
+    """
+    active = await context.store.active_epoch(key, root)
+    segments = (
+        *duplicate(plan.ranges, active.epoch + 1, 0).segments,
+        *duplicate(active, active.epoch + 2, 0).segments,
+    )
+    used = await context.segments.used(segment_names(key, segments))
+    if used:
+        await leftovers.skip_epoch(context, key, active, used)
+    return bool(used)
 
 
 async def _plan(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> tuple[_Plan, tuple[bytes, ...]]:

@@ -17,7 +17,7 @@ from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import CreateIntent, StreamRecord
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.metadata.transitions import finished, new_stream, tombstone
-from tailrace.controller.workflows import listing, retained
+from tailrace.controller.workflows import leftovers, listing, retained
 from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
@@ -49,13 +49,14 @@ async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
     epoch = await context.store.epoch(key, root, 0)
     segments = segment_names(key, epoch.segments)
     try:
-        await context.segments.create(segments, root.config)
+        used = await context.segments.create(segments, root.config)
     except BadRequestError as error:
         _LOG.error("stream_creation_undone", stream=str(key), reason=f"the segment store refuses it: {error}")
         await context.segments.delete(segments)
         await listing.remove(context, key, root)
         await _give_up(context, key, root)
         return
+    leftovers.report(key, used, "it was there before its stream was created, as after a restore; the stream has it now")
     mark = mark_of(key)
     before = None if mark is None else await context.store.read(mark, [mark.root], remember=True)
     now = await context.store.load(key)

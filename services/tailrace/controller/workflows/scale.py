@@ -14,6 +14,7 @@ from tailrace.controller.metadata.epochs import next_epoch
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import Record, ScaleIntent, SealedRecord, StreamRecord
 from tailrace.controller.metadata.transitions import finished
+from tailrace.controller.workflows import leftovers
 from tailrace.controller.workflows.context import segment_name, segment_names
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ async def scale(context: WorkflowContext, key: StreamKey, root: StreamRecord, in
     if root.active_epoch != intent.old_epoch:
         await _seal_replaced(context, key, root, intent)
         return
-    await context.segments.create(segment_names(key, intent.created), root.config)
+    used = await context.segments.create(segment_names(key, intent.created), root.config)
+    if used:
+        await leftovers.renumber(context, key, intent, used)
+        return
     await _show_epoch(context, key, root, intent)
 
 

@@ -61,10 +61,14 @@ class SegmentOperations:
     def __init__(self, port: SegmentStorePort) -> None:
         self.port = port
 
-    async def create(self, names: Sequence[str], config: StreamConfig) -> None:
-        """Create segments that measure the rate of the scaling policy."""
+    async def create(self, names: Sequence[str], config: StreamConfig) -> list[str]:
+        """Create segments that measure the rate of the scaling policy; return those that existed and were used.
 
-        async def one(name: str) -> None:
+        An earlier run of the same step leaves empty ones. Bytes or a seal come from clients that had learned of them,
+        or from a life of the stream that its records do not know (`leftovers`).
+        """
+
+        async def one(name: str) -> bool:
             try:
                 await self.port.create_segment(
                     name,
@@ -73,9 +77,16 @@ class SegmentOperations:
                     rollover_bytes=config.rollover_bytes,
                 )
             except SegmentExistsError:
-                return
+                return _is_used(await self._info(name))
+            return False
 
-        await gather_bounded(names, one)
+        found = await gather_bounded(names, one)
+        return [name for name, used in zip(names, found, strict=True) if used]
+
+    async def used(self, names: Sequence[str]) -> list[str]:
+        """Return those of the segments that exist with bytes, or sealed."""
+        found = await self.infos(names)
+        return [name for name, info in zip(names, found, strict=True) if _is_used(info)]
 
     async def create_tables(self, names: Sequence[str], key_length: int) -> None:
         """Create table segments."""
@@ -211,3 +222,7 @@ class SegmentOperations:
                 return 0
 
         return await gather_bounded(names, one)
+
+
+def _is_used(info: SegmentInfo | None) -> bool:
+    return info is not None and (info.length > 0 or info.sealed)

@@ -1,0 +1,213 @@
+"""Segments that records know nothing of, as after a restore: nothing new is added to what such a segment holds."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import structlog
+
+from tailrace.common import limits
+from tailrace.common.errors import TailraceError
+from tailrace.common.names import segment_epoch, segment_id, segment_number
+from tailrace.controller.metadata.records import PendingRecord
+from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.workflows.transactions import make_transaction_id
+from tailrace.rpc import controller_pb2 as pb
+
+KEY = StreamKey("scope", "stream")
+HALVES = [(0.0, 0.5), (0.5, 1.0)]
+LOST = b"lost"
+
+
+def name(identifier: int, transaction_id: bytes | None = None) -> str:
+    suffix = "" if transaction_id is None else f"#transaction.{transaction_id.hex()}"
+    return f"scope/stream/{segment_number(identifier)}.#epoch.{segment_epoch(identifier)}{suffix}"
+
+
+async def leave(world: Any, *names: str, data: bytes = LOST, sealed: bool = False) -> None:
+    """Segments of a life of the stream that its records do not know."""
+    for each in names:
+        await world.segments.create_segment(each)
+        if data:
+            world.segments.append(each, data)
+        world.segments.segments[each].sealed = sealed
+
+
+def id_of(begun: Any) -> bytes:
+    return int(begun.txnId.highBits).to_bytes(8, "big", signed=True) + int(begun.txnId.lowBits).to_bytes(
+        8, "big", signed=True
+    )
+
+
+def is_untouched(world: Any, *names: str, data: bytes = LOST) -> bool:
+    """It has its bytes, and takes no more: a writer of the lost life notices."""
+    found = [world.segments.segments[each] for each in names]
+    return all(each.sealed and b"".join(each.pieces) == data for each in found)
+
+
+async def root_of(api: Any) -> Any:
+    return await api.controller.services.core.context.store.load(KEY)
+
+
+@pytest.mark.parametrize(("data", "sealed"), [(LOST, False), (LOST, True), (b"", True)])
+async def test_a_transaction_takes_no_bytes_of_a_lost_one(api: Any, world: Any, data: bytes, sealed: bool) -> None:
+    await api.setup(2)
+    ids = [make_transaction_id(0, number) for number in range(3)]
+    left = [name(each, transaction_id) for each in await api.current() for transaction_id in ids]
+    await leave(world, *left[:-1], data=data, sealed=sealed)
+    with structlog.testing.capture_logs() as logs:
+        begun = await api.begin()
+        more = await api.begin()
+    assert id_of(begun) not in ids
+    assert id_of(more) not in ids
+    assert {line["segment"] for line in logs if line["event"] == "segment_of_a_lost_life"} == {left[0], left[3]}
+    for item in begun.activeSegments:
+        world.segments.append(name(item.segmentId.segmentId, id_of(begun)), b"new")
+    assert await api.commit(begun.txnId) == pb.TxnStatus.SUCCESS
+    await api.until_state(begun.txnId, pb.TxnState.COMMITTED)
+    assert [world.segments.segments[name(each)].pieces for each in await api.current()] == [[b"new"], [b"new"]]
+    assert is_untouched(world, left[0], left[3], data=data)
+    assert await api.abort(more.txnId) == pb.TxnStatus.SUCCESS
+    await api.until_state(more.txnId, pb.TxnState.ABORTED)
+    root = await root_of(api)
+    assert (root.open_count, root.open_digest, root.abort_queue) == (0, 0, ())
+    lost = pb.TxnId(highBits=0, lowBits=0)
+    assert await api.state(lost) == pb.TxnState.UNKNOWN
+    assert await api.commit(lost) == pb.TxnStatus.FAILURE
+
+
+async def test_an_empty_segment_is_one_of_an_earlier_try(api: Any, world: Any) -> None:
+    await api.setup(1)
+    await leave(world, name(0, make_transaction_id(0, 0)), data=b"")
+    await leave(world, name(segment_id(1, 1)), data=b"")
+    begun = await api.begin()
+    assert id_of(begun) == make_transaction_id(0, 0)
+    assert await api.scaled([0], HALVES) == [segment_id(1, 1), segment_id(2, 1)]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+async def test_a_scale_takes_no_segments_of_a_lost_one(api: Any, world: Any, sealed: bool) -> None:
+    await api.setup(1)
+    left = [name(segment_id(number, 1)) for number in (2, 3)]
+    await leave(world, *left, sealed=sealed)
+    found = await api.scaled([0], HALVES)
+    assert min(map(segment_number, found)) > limits.SEGMENT_NUMBERS_SKIPPED
+    assert {segment_epoch(each) for each in found} == {1}
+    assert all(not world.segments.segments[name(each)].length for each in found)
+    assert is_untouched(world, left[0])
+    assert world.segments.segments[left[1]].sealed == sealed, "no segment of the scale has its name"
+    root = await root_of(api)
+    assert (root.intent, root.next_segment_number) == (None, segment_number(found[-1]) + 1)
+
+
+async def test_an_update_of_the_policy_takes_no_segments_of_a_lost_scale(api: Any, world: Any) -> None:
+    await api.setup(1)
+    await leave(world, name(segment_id(1, 1)), name(segment_id(2, 1)))
+    assert (await api.call("updateStream", api.config(2))).status == pb.UpdateStreamStatus.SUCCESS
+    found = await api.current()
+    assert len(found) == 2
+    assert all(not world.segments.segments[name(each)].length for each in found)
+    assert is_untouched(world, name(segment_id(1, 1)), name(segment_id(2, 1)))
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+async def test_a_pass_that_rolls_over_takes_no_segments_of_a_lost_one(api: Any, world: Any, epochs: int) -> None:
+    await api.setup(1)
+    begun = await api.begin()
+    world.segments.append(name(0, id_of(begun)), b"transaction")
+    one, two = await api.scaled([0], HALVES)
+    left = [name(segment_id(0, 2 + number)) for number in range(epochs)]
+    await leave(world, *left)
+    await leave(world, name(segment_id(2, 3)), sealed=True)
+    world.segments.append(name(one), b"before")
+    assert await api.commit(begun.txnId) == pb.TxnStatus.SUCCESS
+    await api.until_state(begun.txnId, pb.TxnState.COMMITTED)
+    root = await root_of(api)
+    merged = segment_id(0, root.active_epoch - 1)
+    assert world.segments.segments[name(merged)].pieces == [b"transaction"]
+    assert await api.current() == [segment_id(number, root.active_epoch) for number in (1, 2)]
+    assert all(not world.segments.segments[name(each)].length for each in await api.current())
+    assert is_untouched(world, *left)
+    request = pb.SegmentId(streamInfo=api.info, segmentId=one)
+    (entry,) = (await api.call("getSegmentsImmediatelyFollowing", request)).segments
+    assert (entry.segment.segmentId.segmentId, list(entry.value)) == (merged, [one, two])
+    later = await api.begin()
+    assert await api.commit(later.txnId) == pb.TxnStatus.SUCCESS
+    await api.until_state(later.txnId, pb.TxnState.COMMITTED)
+    assert (await root_of(api)).active_epoch == root.active_epoch, "it rolls over nothing"
+    assert await api.scaled(await api.current(), [(0.0, 1.0)]) == [segment_id(3, root.active_epoch + 1)]
+
+
+async def test_a_stream_that_is_created_over_segments_is_reported(api: Any, world: Any) -> None:
+    await leave(world, name(0))
+    with structlog.testing.capture_logs() as logs:
+        await api.setup(2)
+    assert [line["segment"] for line in logs if line["event"] == "segment_of_a_lost_life"] == [name(0)]
+
+
+@pytest.mark.parametrize("after_effect", [False, True])
+async def test_a_crash_at_any_call_of_a_scale_adds_nothing_to_lost_bytes(
+    make_world: Any, make_api: Any, make_crash: Any, wait_until: Any, after_effect: bool
+) -> None:
+    left = [name(segment_id(number, 1)) for number in (1, 2)]
+    crashes = 0
+    for at_call in range(1, 25):
+        world = make_world()
+        crash = make_crash(after_effect=after_effect)
+        first = make_api(await world.start(crash))
+        await first.setup(1)
+        await leave(world, *left)
+        crash.at_call = crash.calls + at_call
+        with contextlib.suppress(TailraceError):
+            await first.scale([0], HALVES)
+            await first.until_scaled(0)
+        crashes += crash.crashed
+        await first.controller.close()
+        second = make_api(await world.start(seed=2))
+
+        async def is_at_rest(api: Any = second) -> bool:
+            return (await root_of(api)).intent is None
+
+        await wait_until(is_at_rest)
+        found = await second.current()
+        assert len(found) in (1, 2)
+        assert all(not world.segments.segments[name(each)].length for each in found)
+        assert [world.segments.segments[each].pieces for each in left] == [[LOST], [LOST]]
+        await world.close()
+    assert crashes > 8
+
+
+async def test_a_controller_that_was_paused_replaces_no_segments_that_clients_have(
+    world: Any, make_api: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds bytes in the segments of a scale that another controller has finished meanwhile."""
+    slow = make_api(await world.start(seed=1))
+    await slow.setup(1)
+    quick = make_api(await world.start(seed=2))
+    segments = slow.controller.services.core.context.segments
+    real, paused = type(segments).create, False
+
+    async def create(self: Any, names: Any, config: Any) -> Any:
+        nonlocal paused
+        if self is segments and not paused:
+            paused = True
+            await quick.controller.services.core.driver.adopt(pending)
+            await quick.until_scaled(0)
+            for each in names:
+                world.segments.append(each, b"written")
+        return await real(self, names, config)
+
+    pending = PendingRecord("stream", "scope", "stream", "")
+    monkeypatch.setattr(type(segments), "create", create)
+    expected = [segment_id(1, 1), segment_id(2, 1)]
+    assert await slow.scaled([0], HALVES) == expected
+    assert paused
+
+    async def is_done() -> bool:
+        return (await root_of(slow)).intent is None
+
+    await wait_until(is_done)
+    assert await quick.current() == expected
+    assert not any(world.segments.segments[name(each)].sealed for each in expected)
