@@ -32,6 +32,7 @@ docs/protocol/wire.md#failure-replies)::
     ├── SegmentSealedError
     ├── SegmentTruncatedError
     │   └── SegmentGoneError
+    ├── AnswerTooLargeError             ask for less
     ├── UnsupportedError
     ├── UnauthenticatedError
     ├── PermissionDeniedError
@@ -73,6 +74,7 @@ GRPC_ALREADY_EXISTS = 6
 GRPC_PERMISSION_DENIED = 7
 GRPC_RESOURCE_EXHAUSTED = 8
 GRPC_FAILED_PRECONDITION = 9
+GRPC_OUT_OF_RANGE = 11
 GRPC_UNIMPLEMENTED = 12
 GRPC_INTERNAL = 13
 GRPC_UNAVAILABLE = 14
@@ -309,6 +311,13 @@ class SegmentGoneError(SegmentTruncatedError):
     def __init__(self, segment: str, read_to: int) -> None:
         super().__init__(segment, 2**63 - 1, read_to)
         self.args = (f"segment {segment} was dropped before it was read to its end: it was read to offset {read_to}",)
+
+
+class AnswerTooLargeError(TailraceError):
+    """The answer is longer than a message may be; clients do not retry it (docs/protocol/controller.md#errors)."""
+
+    grpc_code = GRPC_OUT_OF_RANGE
+    http_status = 413
 
 
 class UnsupportedError(TailraceError):

@@ -856,7 +856,7 @@ Global___HistorySubscriber: _TypeAlias = HistorySubscriber  # noqa: Y015
 @_typing.final
 class StreamCutsRequest(_message.Message):
     """For cuts that retention recorded at the tail: from the newest one at or before `fromMs` on, or the oldest one, up to the
-    oldest one at or after `toMs`; 0: up to the newest one.
+    oldest one at or after `toMs`; 0: up to the newest one. `fromNumber` is the `nextNumber` of the answer before; else 0.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -865,10 +865,12 @@ class StreamCutsRequest(_message.Message):
     STREAM_FIELD_NUMBER: _builtins.int
     FROMMS_FIELD_NUMBER: _builtins.int
     TOMS_FIELD_NUMBER: _builtins.int
+    FROMNUMBER_FIELD_NUMBER: _builtins.int
     scope: _builtins.str
     stream: _builtins.str
     fromMs: _builtins.int
     toMs: _builtins.int
+    fromNumber: _builtins.int
     def __init__(
         self,
         *,
@@ -876,10 +878,11 @@ class StreamCutsRequest(_message.Message):
         stream: _builtins.str = ...,
         fromMs: _builtins.int = ...,
         toMs: _builtins.int = ...,
+        fromNumber: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fromMs", b"fromMs", "scope", b"scope", "stream", b"stream", "toMs", b"toMs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fromMs", b"fromMs", "fromNumber", b"fromNumber", "scope", b"scope", "stream", b"stream", "toMs", b"toMs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -887,7 +890,9 @@ Global___StreamCutsRequest: _TypeAlias = StreamCutsRequest  # noqa: Y015
 
 @_typing.final
 class StreamCuts(_message.Message):
-    """In order of time; the rest begins at `nextMs`, which is 0 when there is none."""
+    """In order of time. The rest begins at `nextNumber`, which is 0 when there is none. Several cuts may have the time
+    `nextMs`, which is that of the next one: controllers of earlier versions have it alone.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -909,8 +914,10 @@ class StreamCuts(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     CUTS_FIELD_NUMBER: _builtins.int
     NEXTMS_FIELD_NUMBER: _builtins.int
+    NEXTNUMBER_FIELD_NUMBER: _builtins.int
     status: Global___StreamCuts.Status.ValueType
     nextMs: _builtins.int
+    nextNumber: _builtins.int
     @_builtins.property
     def cuts(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimedCut]: ...
     def __init__(
@@ -919,10 +926,11 @@ class StreamCuts(_message.Message):
         status: Global___StreamCuts.Status.ValueType = ...,
         cuts: _abc.Iterable[Global___TimedCut] | None = ...,
         nextMs: _builtins.int = ...,
+        nextNumber: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuts", b"cuts", "nextMs", b"nextMs", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cuts", b"cuts", "nextMs", b"nextMs", "nextNumber", b"nextNumber", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -103,17 +103,24 @@ class HistoryCalls(Caller):
         """Return the cuts that retention recorded around a span of time, oldest first (docs/controller.md#retention).
 
         They begin with the newest one at or before `from_ms`, or with the oldest one, and end with the oldest one at or
-        after `to_ms`, or with the newest one; 0: with that one. Raises NoSuchStreamError.
+        after `to_ms`, or with the newest one; 0: with that one. Several may have the same time. Raises
+        NoSuchStreamError.
         """
-        found: dict[int, TimedCut] = {}
+        found: list[TimedCut] = []
+        number = 0
         while True:
-            request = pb.StreamCutsRequest(scope=stream.scope, stream=stream.stream, fromMs=from_ms, toMs=to_ms)
+            request = pb.StreamCutsRequest(
+                scope=stream.scope, stream=stream.stream, fromMs=from_ms, toMs=to_ms, fromNumber=number
+            )
             reply = await self._call("streamCuts", request, pb.StreamCuts)
             check_status(reply, f"stream {stream}", {"STREAM_NOT_FOUND": _no_stream})
-            found.update((each.recordedMs, TimedCut(each.recordedMs, dict(each.cut))) for each in reply.cuts)
-            if reply.nextMs <= from_ms:
-                return tuple(found.values())
-            from_ms = reply.nextMs
+            found += (TimedCut(each.recordedMs, dict(each.cut)) for each in reply.cuts)
+            if reply.nextNumber > number:
+                number = reply.nextNumber
+            elif reply.nextMs > from_ms:  # a controller of an earlier version continues by time
+                from_ms = reply.nextMs
+            else:
+                return tuple(found)
 
 
 def _epoch(message: pb.HistoryEpoch) -> HistoryEpoch:

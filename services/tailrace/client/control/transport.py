@@ -42,6 +42,7 @@ _ERRORS: Final[dict[int, type[TailraceError]]] = {
     errors.GRPC_PERMISSION_DENIED: errors.PermissionDeniedError,
     errors.GRPC_RESOURCE_EXHAUSTED: errors.OverloadedError,
     errors.GRPC_FAILED_PRECONDITION: errors.WriteConflictError,
+    errors.GRPC_OUT_OF_RANGE: errors.AnswerTooLargeError,
     errors.GRPC_UNIMPLEMENTED: errors.UnsupportedError,
     errors.GRPC_INTERNAL: errors.IllegalStateError,
     errors.GRPC_UNAVAILABLE: UnavailableError,

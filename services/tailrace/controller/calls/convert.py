@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, NoSuchStreamError
+from tailrace.common.errors import AnswerTooLargeError, BadRequestError, NoSuchStreamError
 from tailrace.common.stream_policies import RetentionPolicy, RetentionType, ScaleType, ScalingPolicy, StreamConfig
 from tailrace.controller.metadata.policies import check_config
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -14,6 +14,8 @@ from tailrace.rpc import controller_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from google.protobuf.message import Message
 
     from tailrace.controller.metadata.model import StreamSegment
 
@@ -100,6 +102,20 @@ def segment_range(key: StreamKey, segment: StreamSegment, identifier: int | None
 def segment_ranges(key: StreamKey, segments: Iterable[StreamSegment]) -> pb.SegmentRanges:
     """Segments with their ranges, in key order as given."""
     return pb.SegmentRanges(segmentRanges=[segment_range(key, segment) for segment in segments])
+
+
+def check_room(answer: Message, count: int) -> None:
+    """Check that an answer has room for so many of its entries, of which it has one, of the greatest length.
+
+    Raises:
+        AnswerTooLargeError.
+    """
+    length_bytes, most_bytes = answer.ByteSize() * count, limits.RPC_MESSAGE_MAX_BYTES
+    if length_bytes > most_bytes:
+        raise AnswerTooLargeError(
+            f"the answer ({answer.DESCRIPTOR.name}) would have up to {length_bytes} bytes, for {count} segments;"
+            f" at most {most_bytes} are allowed"
+        )
 
 
 def positions(cut: Mapping[int, int]) -> dict[int, int]:

@@ -65,9 +65,10 @@ class HistoryService:
         record = await self._core.retention.record(key, root.incarnation)
         cuts: list[pb.TimedCut] = []
         segments = 0
-        for each in between(record.recorded, request.fromMs, request.toMs or None):
+        chosen = between(record.recorded, request.fromMs, request.toMs or None)
+        for each in [each for each in chosen if each.number >= request.fromNumber]:
             if cuts and segments >= limits.HISTORY_SEGMENTS_PER_REPLY_MAX:
-                return answer(status=answer.SUCCESS, cuts=cuts, nextMs=each.recorded_ms)
+                return answer(status=answer.SUCCESS, cuts=cuts, nextMs=each.recorded_ms, nextNumber=each.number)
             found = await self._store.retention_cut(key, root.incarnation, each.number)
             if found is not None:  # otherwise it was removed meanwhile, because it lies before the head
                 cuts.append(pb.TimedCut(recordedMs=each.recorded_ms, cut=positions(found.cut)))

@@ -13,6 +13,7 @@ from tailrace.common.errors import (
 )
 from tailrace.common.names import qualified_segment_name
 from tailrace.controller.calls.convert import (
+    check_room,
     key_of,
     positions,
     segment_id_message,
@@ -21,7 +22,7 @@ from tailrace.controller.calls.convert import (
 )
 from tailrace.controller.managers.streams import ScalePreconditionError
 from tailrace.controller.metadata.model import StreamState
-from tailrace.controller.metadata.policies import check_new_ranges
+from tailrace.controller.metadata.policies import INT64_MAX, check_new_ranges
 from tailrace.controller.metadata.records import ScaleIntent
 from tailrace.rpc import controller_pb2 as pb
 
@@ -83,11 +84,12 @@ class SegmentService:
         return await self.get_segments_immediately_following(request, call)
 
     async def get_segments_between(self, request: pb.StreamCutRange, call: Call) -> pb.StreamCutRangeResponse:
-        """Return every segment from one cut to another."""
+        """Return every segment from one cut to another, as far as an answer has room for all of them."""
         key = key_of(request.streamInfo)
         root = await self._streams.load(key)
         start: dict[int, int] = positions(getattr(request, "from"))
         found = await self._cuts.between(key, root, start, positions(request.to))
+        check_room(pb.StreamCutRangeResponse(segments=[segment_id_message(key, INT64_MAX)]), len(found))
         return pb.StreamCutRangeResponse(segments=[segment_id_message(key, segment.identifier) for segment in found])
 
     async def is_segment_valid(self, request: pb.SegmentId, call: Call) -> pb.SegmentValidityResponse:

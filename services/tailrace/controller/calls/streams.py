@@ -19,6 +19,7 @@ from tailrace.common.errors import (
 from tailrace.common.names import check_not_internal, check_stream_name
 from tailrace.controller.calls.convert import config_from, config_message, key_of, positions, stream_info
 from tailrace.controller.metadata.model import EXISTING_STATES
+from tailrace.controller.metadata.policies import check_segment_count
 from tailrace.controller.metadata.scope_store import STREAMS
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
@@ -51,6 +52,7 @@ class StreamService:
             key = key_of(request.streamInfo)
         except NoSuchStreamError:  # the scope's name is not valid
             return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SCOPE_NOT_FOUND)
+        check_segment_count(*key, config.scaling.min_segments)
         try:
             created = await self._core.streams.create(key, config)
         except NoSuchScopeError:
@@ -61,6 +63,7 @@ class StreamService:
     async def update_stream(self, request: pb.StreamConfig, call: Call) -> pb.UpdateStreamStatus:
         """Replace a stream's configuration."""
         key, config = key_of(request.streamInfo), config_from(request)
+        check_segment_count(*key, config.scaling.min_segments)
         answer = await self._status_of(self._core.streams.update(key, config))
         if answer.status == _Update.SUCCESS and config.retention is not None:
             self._core.retention.request(key)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tailrace.common.errors import InvalidNameError, NoSuchStreamError
 from tailrace.common.names import check_entity_name
 from tailrace.controller.calls.convert import (
+    check_room,
     key_of,
     positions,
     segment_range,
@@ -17,12 +18,14 @@ from tailrace.controller.managers.decisions import PingResult
 from tailrace.controller.managers.marks import MarkManager, NoteResult
 from tailrace.controller.managers.transactions import TransactionManager
 from tailrace.controller.metadata.epochs import transaction_segments
-from tailrace.controller.metadata.model import TransactionState
+from tailrace.controller.metadata.model import EXISTING_STATES, StreamSegment, TransactionState
+from tailrace.controller.metadata.policies import INT64_MAX
 from tailrace.controller.workflows.transactions import transaction_epoch
 from tailrace.rpc import controller_pb2 as pb
 
 if TYPE_CHECKING:
     from tailrace.controller.calls.call import Call, Core
+    from tailrace.controller.metadata.stream_store import StreamKey
 
 NO_TIMESTAMP: Final = -(2**63)
 
@@ -53,11 +56,13 @@ class TransactionService:
     """Transactions: begin, ping, commit, abort, and their states."""
 
     def __init__(self, core: Core) -> None:
+        self._store = core.context.store
         self._transactions = TransactionManager(core.context, core.driver)
 
     async def create_transaction(self, request: pb.CreateTxnRequest, call: Call) -> pb.CreateTxnResponse:
         """Begin a transaction and create its segments. The segment ids hold the transaction's epoch."""
         key = key_of(request.streamInfo)
+        await self._check_room(key)
         begun = await self._transactions.begin(key, request.lease)
         pairs = transaction_segments(begun.epoch, transaction_epoch(begun.transaction_id))
         return pb.CreateTxnResponse(
@@ -67,6 +72,14 @@ class TransactionService:
                 for segment, identifier in sorted(pairs, key=lambda pair: pair[0].low)
             ],
         )
+
+    async def _check_room(self, key: StreamKey) -> None:
+        """Refuse a transaction of which no answer could tell the client, before it begins."""
+        root = await self._store.latest(key)
+        if root is None or root.state not in EXISTING_STATES:
+            return  # the call says why not
+        count = len((await self._store.active_epoch(key, root)).segments)
+        check_room(pb.CreateTxnResponse(activeSegments=[segment_range(key, StreamSegment(INT64_MAX, 0.1, 0.9))]), count)
 
     async def ping_transaction(self, request: pb.PingTxnRequest, call: Call) -> pb.PingTxnStatus:
         """Extend a lease."""

@@ -15,8 +15,15 @@ from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
 from tailrace.client.control.transport import ERROR_NAME_KEY
+from tailrace.common import limits
 from tailrace.common.auth import Principal
-from tailrace.common.errors import GRPC_INTERNAL, BadRequestError, TailraceError, UnavailableError
+from tailrace.common.errors import (
+    GRPC_INTERNAL,
+    AnswerTooLargeError,
+    BadRequestError,
+    TailraceError,
+    UnavailableError,
+)
 from tailrace.controller.calls.call import Call
 from tailrace.controller.calls.services import SERVICES, ControllerServices
 from tailrace.controller.grpc.large_requests import LargeRequests
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger(__name__)
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
-_Handler = Callable[[bytes, "grpc.aio.ServicerContext[Any, Any]"], Awaitable["Message"]]
+_Handler = Callable[[bytes, "grpc.aio.ServicerContext[Any, Any]"], Awaitable[bytes]]
 
 
 class _Running:
@@ -67,10 +74,8 @@ def _generic_handler(
     handlers = {}
     for method in service.methods:
         request_class = message_factory.GetMessageClass(method.input_type)
-        response_class = message_factory.GetMessageClass(method.output_type)
         handlers[method.name] = grpc.unary_unary_rpc_method_handler(
-            _handler(services, method.name, request_class, listener, bounds),
-            response_serializer=response_class.SerializeToString,
+            _handler(services, method.name, request_class, listener, bounds)
         )
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
@@ -78,11 +83,12 @@ def _generic_handler(
 def _handler(
     services: ControllerServices, rpc: str, request_class: type[Message], listener: ListenerKind, bounds: _Bounds
 ) -> _Handler:
-    async def handle(encoded: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> Message:
+    async def handle(encoded: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
         try:
             with bounds.running:
                 async with bounds.large.room(len(encoded)):
-                    return await services.call(rpc, _decoded(request_class, encoded), _call_of(context, listener))
+                    answer = await services.call(rpc, _decoded(request_class, encoded), _call_of(context, listener))
+                    return _encoded(answer)
         except TailraceError as error:
             code, text = _CODES[error.grpc_code], str(error)
             # Our client needs the error's name behind the status UNKNOWN; other clients ignore it
@@ -104,6 +110,17 @@ def _decoded(request_class: type[Message], encoded: bytes) -> Message:
         return request_class.FromString(encoded)
     except DecodeError as error:
         raise BadRequestError(f"the request is no {request_class.DESCRIPTOR.name}") from error
+
+
+def _encoded(answer: Message) -> bytes:
+    """Return the bytes of an answer. Without the check gRPC breaks the call off, and the client asks again."""
+    encoded = answer.SerializeToString()
+    if len(encoded) > limits.RPC_MESSAGE_MAX_BYTES:
+        raise AnswerTooLargeError(
+            f"the answer ({answer.DESCRIPTOR.name}) has {len(encoded)} bytes,"
+            f" at most {limits.RPC_MESSAGE_MAX_BYTES} are allowed"
+        )
+    return encoded
 
 
 def _call_of(context: grpc.aio.ServicerContext[Any, Any], listener: ListenerKind) -> Call:

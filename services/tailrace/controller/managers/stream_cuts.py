@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError
 from tailrace.common.names import segment_epoch
 from tailrace.controller.metadata.epochs import between, check_cut, epoch_span, successors
@@ -36,8 +37,7 @@ class CutReader:
         Raises:
             BadRequestError: a cut names an epoch that the stream does not have.
         """
-        first, last = _checked_span(root, cuts)
-        found = await self._store.segments(key, root, range(first, last + 1))
+        found = await self._store.segments(key, root, _numbers(root, *cuts))
         await asyncio.sleep(0)  # callers compare with all of them next, some 50 ms for epochs of 10,000 segments
         return found
 
@@ -92,6 +92,7 @@ class CutReader:
 
         Raises:
             BadRequestError: a cut is not valid, both are empty, or `start` lies after `end`.
+            AnswerTooLargeError: there are too many for any answer, found before all of them are read.
         """
         if not start and not end:
             raise BadRequestError("from and to are both empty; give at least one")
@@ -102,7 +103,9 @@ class CutReader:
         if not end:
             tail = await self._store.active_epoch(key, root)
             end = {segment.identifier: INT64_MAX for segment in tail.segments}
-        return between(first, end, await self.segments(key, root, first, end))
+        found = await self._store.segments(key, root, _numbers(root, first, end), limits.SEGMENTS_BETWEEN_CUTS_MAX)
+        await asyncio.sleep(0)  # as in `segments`
+        return between(first, end, found)
 
     async def successors(
         self, key: StreamKey, root: StreamRecord, identifier: int
@@ -138,6 +141,12 @@ class CutReader:
             else:
                 low = middle
         return await self._store.epoch(key, root, high)
+
+
+def _numbers(root: StreamRecord, *cuts: Mapping[int, int]) -> range:
+    """Return the numbers of the epochs that the cuts span. Raises BadRequestError as `CutReader.segments`."""
+    first, last = _checked_span(root, cuts)
+    return range(first, last + 1)
 
 
 def _checked_span(root: StreamRecord, cuts: Sequence[Mapping[int, int]]) -> tuple[int, int]:

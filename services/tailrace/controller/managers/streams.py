@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tailrace.common import limits
 from tailrace.common.errors import (
     BadRequestError,
     NoSuchScopeError,
@@ -25,6 +24,7 @@ from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import is_behind, scale_keeps_ranges
 from tailrace.controller.metadata.model import Epoch, ScaleReason, StreamState
+from tailrace.controller.metadata.policies import segments_max
 from tailrace.controller.metadata.records import (
     CreateIntent,
     DeleteIntent,
@@ -287,7 +287,7 @@ class StreamManager:
                         raise WorkflowBusyError(f"stream {key} is being scaled")
                     if now.active_epoch != epoch.epoch:
                         raise _EpochChangedError
-                    _check_scale(now, epoch, sealed, ranges)
+                    _check_scale(now, epoch, sealed, ranges, segments_max(*key))
                     return scaling(now, epoch, sealed, ranges, intent_id, reason)
 
                 try:
@@ -362,7 +362,9 @@ def _sealed_already(root: StreamRecord) -> bool:
     return root.state in _SEALED
 
 
-def _check_scale(root: StreamRecord, epoch: Epoch, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> None:
+def _check_scale(
+    root: StreamRecord, epoch: Epoch, sealed: Sequence[int], ranges: Sequence[KeyRange], most: int
+) -> None:
     if len(dict.fromkeys(sealed)) != len(sealed):
         raise BadRequestError("sealedSegments names a segment twice")
     found = [epoch.find(identifier) for identifier in sealed]
@@ -372,8 +374,7 @@ def _check_scale(root: StreamRecord, epoch: Epoch, sealed: Sequence[int], ranges
     if not scale_keeps_ranges(replaced, ranges):
         raise BadRequestError("newKeyRanges do not cover exactly the ranges of sealedSegments")
     count = len(epoch.segments) - len(sealed) + len(ranges)
-    if count > limits.STREAM_SEGMENTS_MAX:
-        most = limits.STREAM_SEGMENTS_MAX
+    if count > max(most, len(epoch.segments)):
         raise ScalePreconditionError(f"the scale leaves {count} segments; a stream has {most} at most")
     if count < root.config.scaling.min_segments:
         raise ScalePreconditionError(

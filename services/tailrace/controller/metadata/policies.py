@@ -40,6 +40,19 @@ def check_config(config: StreamConfig) -> StreamConfig:
     return config
 
 
+def segments_max(scope: str, stream: str) -> int:
+    """Return how many active segments a stream of that name may have: as many as one answer can name."""
+    each_bytes = len(scope) + len(stream) + limits.SEGMENT_RANGE_MESSAGE_BYTES
+    return min(limits.STREAM_SEGMENTS_MAX, limits.RPC_MESSAGE_MAX_BYTES // each_bytes)
+
+
+def check_segment_count(scope: str, stream: str, count: int) -> None:
+    """Raise BadRequestError when a policy's minimum is more segments than a stream of that name may have."""
+    most = segments_max(scope, stream)
+    if count > most:
+        raise BadRequestError(f"minNumSegments is {count}, a stream with a name of this length has {most} at most")
+
+
 def check_scaling(policy: ScalingPolicy) -> None:
     """Raise BadRequestError when the scaling policy is not valid."""
     if not 1 <= policy.min_segments <= limits.STREAM_SEGMENTS_MAX:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import msgspec
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, NoSuchStreamError, NotFoundError
+from tailrace.common.errors import AnswerTooLargeError, CorruptionError, NoSuchStreamError, NotFoundError
 from tailrace.controller.metadata.changes import Change, RecordReader, Snapshot, change_records
 from tailrace.controller.metadata.keyed_locks import KeyedLocks
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
@@ -215,10 +215,13 @@ class StreamStore:
         if now is None or now.incarnation != root.incarnation or now.state in gone:
             raise NoSuchStreamError(f"stream {key} does not exist")
 
-    async def segments(self, key: StreamKey, root: StreamRecord, numbers: Iterable[int]) -> dict[int, StreamSegment]:
+    async def segments(
+        self, key: StreamKey, root: StreamRecord, numbers: Iterable[int], most: int | None = None
+    ) -> dict[int, StreamSegment]:
         """Return every segment of the epochs of these numbers, by id, in order of id; raises as `chosen_epochs`.
 
-        Most segments are in many epochs, so they take much less memory than the epochs, of which none is kept.
+        Most segments are in many epochs, so they take much less memory than the epochs, of which none is kept. With
+        `most` there may be no more: AnswerTooLargeError.
         """
         found: dict[int, StreamSegment] = {}
         looked_at = 0
@@ -226,6 +229,10 @@ class StreamStore:
             for epoch in part:
                 found.update((segment.identifier, segment) for segment in epoch.segments)
                 looked_at += len(epoch.segments)
+                if most is not None and len(found) > most:
+                    raise AnswerTooLargeError(
+                        f"more than {most} segments of {key} lie between the cuts; ask for a shorter range"
+                    )
                 if looked_at >= limits.EPOCH_SEGMENTS_AT_ONCE:
                     looked_at = 0
                     await asyncio.sleep(0)

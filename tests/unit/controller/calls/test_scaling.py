@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, NotFoundError
+from tailrace.common.errors import AnswerTooLargeError, BadRequestError, NotFoundError
 from tailrace.common.names import segment_id
-from tailrace.controller.metadata.model import Epoch
+from tailrace.controller.calls.convert import segment_ranges
+from tailrace.controller.metadata.model import Epoch, StreamSegment
+from tailrace.controller.metadata.policies import segments_max
 from tailrace.controller.metadata.records import StreamRecord
 from tailrace.controller.metadata.stream_store import StreamKey, StreamStore
 from tailrace.rpc import controller_pb2 as pb
@@ -154,3 +156,40 @@ async def test_a_scale_that_ends_between_look_and_decision_decides_by_what_is_ac
     if other:
         await api.until_scaled(answer.epoch)
     assert len(await api.current()) == 3 + other
+
+
+async def test_a_stream_has_no_more_segments_than_an_answer_can_name(make_api: Any, controller: Any) -> None:
+    """Two names of 250 bytes: one message has room for some 7,400 segments of the stream."""
+    api = make_api(controller, scope="s" * 250, stream="x" * 250)
+    most = segments_max(api.scope, api.stream)
+    assert 7000 < most < limits.STREAM_SEGMENTS_MAX
+    with pytest.raises(BadRequestError, match=rf"minNumSegments is {most + 1}, .* has {most} at most"):
+        await api.setup(most + 1)
+    await api.setup(2)
+    with pytest.raises(BadRequestError, match="minNumSegments"):
+        await api.call("updateStream", api.config(most + 1))
+    parts = [(0.5 * number / most, 0.5 * (number + 1) / most) for number in range(most)]
+    assert (await api.scale([0], parts)).status == pb.ScaleResponse.PRECONDITION_FAILED
+    key = StreamKey(api.scope, api.stream)
+    fullest = [StreamSegment(segment_id(2**31 - 1, 2**31 - 1), 0.1, 0.9)] * most
+    assert segment_ranges(key, fullest).ByteSize() <= limits.RPC_MESSAGE_MAX_BYTES
+    short = segments_max("scope", "stream")
+    assert short == limits.STREAM_SEGMENTS_MAX
+
+
+@pytest.mark.parametrize("bound", ["RPC_MESSAGE_MAX_BYTES", "SEGMENTS_BETWEEN_CUTS_MAX"])
+async def test_too_many_segments_between_two_cuts_are_refused(
+    api: Any, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    await api.setup(1)
+    active = [0]
+    for _ in range(4):
+        active = await api.scaled(active, HALVES)
+        active = await api.scaled(active, [(0.0, 1.0)])
+    request = pb.StreamCutRange(**{"streamInfo": api.info, "from": {0: 0}})
+    assert len((await api.call("getSegmentsBetween", request)).segments) == 13
+    monkeypatch.setattr(limits, bound, {"RPC_MESSAGE_MAX_BYTES": 200}.get(bound, 12))
+    with pytest.raises(AnswerTooLargeError, match="segments"):
+        await api.call("getSegmentsBetween", request)
+    near = pb.StreamCutRange(**{"streamInfo": api.info, "from": {active[0]: 0}})
+    assert len((await api.call("getSegmentsBetween", near)).segments) == 1

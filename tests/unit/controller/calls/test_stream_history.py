@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tailrace.client import StreamName
+from tailrace.client.control.history import HistoryCalls
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -126,3 +128,36 @@ async def test_recorded_cuts_are_returned_by_their_times(
     assert ([each.recordedMs for each in first.cuts], first.nextMs) == (times[:2], times[2])
     rest = await cuts(api, first.nextMs)
     assert ([each.recordedMs for each in rest.cuts], rest.nextMs) == (times[2:], 0)
+
+
+@pytest.mark.parametrize("per_reply", [1, 2, 100])
+async def test_cuts_that_share_a_time_are_all_returned(
+    world: Any, make_api: Any, monkeypatch: pytest.MonkeyPatch, per_reply: int
+) -> None:
+    """After a cut by a clock that was ahead, the next ones have its time."""
+    controller = await world.start(sole=True, retention_period_s=10_000)
+    api = make_api(controller)
+    await api.setup(1, retentionPolicy=RETAIN)
+    monkeypatch.setattr(limits, "RETENTION_CLOCK_LEAP_MS", 10**15)
+    key, start_ms, ahead_ms = StreamKey(api.scope, api.stream), world.clock.ms, 10**12
+    for number in range(8):
+        world.segments.append(segment(api, 0), bytes(10))
+        world.clock.ms = start_ms + number * 10_000_000 + (ahead_ms if number == 2 else 0)
+        await controller.services.core.retention.apply(key)
+
+    class Calls(HistoryCalls):
+        """The client's calls, without a network."""
+
+        def __init__(self) -> None:
+            pass
+
+        async def _call(self, method: str, request: Any, *_: Any, **__: Any) -> Any:
+            return await api.call(method, request)
+
+    monkeypatch.setattr(limits, "HISTORY_SEGMENTS_PER_REPLY_MAX", per_reply)
+    found = await Calls().stream_cuts(StreamName(api.scope, api.stream))
+    assert [dict(each.positions) for each in found] == [{0: 10 * number} for number in range(1, 9)]
+    held_ms = start_ms + 20_000_000 + ahead_ms
+    assert [each.recorded_ms for each in found] == [start_ms, start_ms + 10_000_000, *[held_ms] * 6]
+    some = await Calls().stream_cuts(StreamName(api.scope, api.stream), held_ms, held_ms)
+    assert [dict(each.positions) for each in some] == [{0: 80}], "the newest one of that time"

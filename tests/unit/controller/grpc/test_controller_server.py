@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from tailrace.common.errors import PermissionDeniedError, StartError
 from tailrace.controller.calls.access import RULES
 from tailrace.controller.calls.services import SERVICES
 from tailrace.controller.grpc.server import ControllerServer
+from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 from tailrace.rpc import controller_pb2_grpc
 
@@ -86,6 +88,27 @@ async def test_what_is_no_request_is_refused(server: ControllerServer) -> None:
             await channel.unary_unary(f"/{SERVICES[0].full_name}/createScope", bytes, bytes)(b"\xff")
     assert caught.value.code() is grpc.StatusCode.UNKNOWN
     assert caught.value.details() == "the request is no ScopeInfo"
+
+
+async def test_an_answer_that_is_too_long_is_an_error_that_says_so(
+    stub: Any, world: Any, make_api: Any, controller: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream of an earlier version, whose segments have more names than a message has room for."""
+    api = make_api(controller, stream="s" * 100)
+    await api.setup(100)
+    monkeypatch.setattr(limits, "RPC_MESSAGE_MAX_BYTES", 10_000)
+    for rpc, request in (
+        ("getCurrentSegments", api.info),
+        ("getEpochSegments", pb.GetEpochSegmentsRequest(streamInfo=api.info, epoch=0)),
+        ("getSegments", pb.GetSegmentsRequest(streamInfo=api.info)),
+        ("createTransaction", pb.CreateTxnRequest(streamInfo=api.info, lease=20_000)),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await getattr(stub, rpc)(request)
+        assert caught.value.code() is grpc.StatusCode.OUT_OF_RANGE, "clients do not try again"
+        assert re.search(r"answer .* \d+ bytes, .* 10000", caught.value.details() or ""), caught.value.details()
+    root = await controller.services.core.context.store.load(StreamKey("scope", api.stream))
+    assert (root.open_count, root.transaction_counter) == (0, 0), "a transaction that a client cannot learn of"
 
 
 async def test_large_requests_run_one_after_the_other_and_small_ones_beside_them(
