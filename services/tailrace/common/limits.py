@@ -448,6 +448,7 @@ RETENTION_START_S: Final = 10.0  # at most, from a controller's start to its fir
 RETENTION_CUTS_MAX: Final = 256  # recorded for a stream; more are thinned
 RETENTION_PLACES_KNOWN_MAX: Final = 16  # recorded cuts in memory at a time
 RETENTION_STREAMS_CONCURRENT_MAX: Final = 8  # truncated at a time by an instance
+RETENTION_STREAMS_UNDER_WAY_MAX: Final = 1000  # of a round, whose policies are applied or wait for it
 RETENTION_REQUESTS_MAX: Final = 1000  # streams with a changed policy that wait for its application
 RETENTION_REQUESTS_CONCURRENT_MAX: Final = 4  # of them that are truncated at a time
 RETENTION_REQUEST_RETRY_S: Final = 0.5  # after a request that was not carried out; doubles up to RETENTION_RETRY_S

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from tailrace.common import limits
+from tailrace.common.call_deadline import request_deadline
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, TailraceError, WriteConflictError
-from tailrace.common.task_groups import run_all
 from tailrace.controller.managers.retention import Application
 from tailrace.controller.metadata.metadata_store import RETENTION_TABLE, bucket_of
 from tailrace.controller.metadata.model import StreamState
@@ -142,20 +142,38 @@ class RetentionJob:
             self._repeat(key)
 
     async def _round(self, buckets: Collection[int]) -> None:
-        """Apply the policies of all listed streams of these buckets."""
+        """Apply the policies of all listed streams of these buckets. The others do not wait for slow ones."""
         metadata, token = self._context.store.metadata, b""
-        while True:
-            entries, token = await metadata.entries(RETENTION_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
-            if not entries:
-                self._report_clock()
-                return
-            found = [(entry, readable(RetainedStream, RETENTION_TABLE, entry)) for entry in entries]
-            chosen = [
-                (entry, StreamKey(record.scope, record.stream))
-                for entry, record in found
-                if record is not None and bucket_of(record.scope, record.stream) in buckets
-            ]
-            await run_all(*(self._apply(key, entry) for entry, key in chosen))
+        under_way: set[asyncio.Task[bool]] = set()
+        room = asyncio.Semaphore(limits.RETENTION_STREAMS_UNDER_WAY_MAX)
+
+        def ended(task: asyncio.Task[bool]) -> None:
+            under_way.discard(task)
+            room.release()
+
+        try:
+            while True:
+                entries, token = await metadata.entries(RETENTION_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
+                if not entries:
+                    break
+                for entry in entries:
+                    record = readable(RetainedStream, RETENTION_TABLE, entry)
+                    if record is not None and bucket_of(record.scope, record.stream) in buckets:
+                        await room.acquire()
+                        key = StreamKey(record.scope, record.stream)
+                        task = asyncio.get_running_loop().create_task(
+                            self._apply(key, entry), name=f"retention of {key}"
+                        )
+                        under_way.add(task)
+                        task.add_done_callback(ended)
+            if under_way:
+                await asyncio.wait(set(under_way))
+        finally:
+            left = list(under_way)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+        self._report_clock()
 
     def _report_clock(self) -> None:
         """Report, once for a round, that the times of applications are far from those of the last ones."""
@@ -177,11 +195,13 @@ class RetentionJob:
         """
         made = Application()
         try:
-            async with self._slots.slot(), asyncio.timeout(self._context.config.blocking_deadline_s):
-                if entry is not None and not await self._is_retained(key):
-                    await self._unlist(entry)
-                else:
-                    made = await self._retention.apply(key)
+            config = self._context.config
+            async with self._slots.slot(), asyncio.timeout(config.blocking_deadline_s):
+                with request_deadline(config.requests_deadline_s):
+                    if entry is not None and not await self._is_retained(key):
+                        await self._unlist(entry)
+                    else:
+                        made = await self._retention.apply(key)
             if made.truncation is not None:
                 self.truncations += 1
                 self.freed_bytes += made.truncation.freed_bytes

@@ -85,7 +85,7 @@ class SegmentOperations:
 
     async def used(self, names: Sequence[str]) -> list[str]:
         """Return those of the segments that exist with bytes, or sealed."""
-        found = await self.infos(names)
+        found = await gather_bounded(names, self._info)
         return [name for name, info in zip(names, found, strict=True) if _is_used(info)]
 
     async def create_tables(self, names: Sequence[str], key_length: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from tailrace.common import limits
+from tailrace.common.call_deadline import deadline_s
 from tailrace.common.errors import BadRequestError, UnavailableError
 from tailrace.common.names import qualified_segment_name
 from tailrace.common.stream_policies import RetentionPolicy, StreamConfig
@@ -382,3 +383,72 @@ async def test_a_round_whose_clock_is_far_from_the_last_one_is_reported_once(wor
     (logged,) = [line for line in logs if line["event"] == "retention_waits_for_clock"]
     assert (logged["streams"], logged["lapse_s"]) == (2, 86_400)
     assert [start_of(world, stream) for stream in ("stream", "other")] == [20, 20]
+
+
+@pytest.mark.parametrize("page", [1, 3, 1000])
+async def test_streams_whose_container_is_silent_stop_no_others_in_a_round(
+    world: Any, make_api: Any, monkeypatch: pytest.MonkeyPatch, wait_until: Any, page: int
+) -> None:
+    monkeypatch.setattr(limits, "METADATA_TABLE_PAGE_ENTRIES", page)
+    controller = await world.start(sole=True, retention_period_s=10_000, blocking_deadline_s=10_000)
+    api = make_api(controller)
+    await api.call("createScope", pb.ScopeInfo(scope="scope"))
+    names = [f"s{number}" for number in range(12)]
+    for name in names:
+        made = make_api(controller, stream=name)
+        assert (await made.call("createStream", made.config(retentionPolicy=POLICY))).status == 0
+    silent, answers, left_s = set(names[::4]), asyncio.Event(), list[float]()
+    info = world.segments.segment_info
+
+    async def wait_for_answers(segment: str) -> Any:
+        if segment.split("/")[1] in silent:
+            left_s.append(deadline_s() - asyncio.get_running_loop().time())
+            await answers.wait()
+        return await info(segment)
+
+    monkeypatch.setattr(world.segments, "segment_info", wait_for_answers)
+    for _ in range(2):
+        answers.clear()
+        for name in names:
+            await append(world, name)
+        world.clock.ms += 10_000_000
+        round_ = asyncio.ensure_future(controller.retention._round({bucket_of("scope", name) for name in names}))
+
+        async def others_are_applied(before: int = world.clock.ms) -> bool:
+            records = [await record_of(controller, name) for name in names if name not in silent]
+            return all(record.applied_ms == before for record in records)
+
+        await wait_until(others_are_applied)
+        assert not round_.done()
+        answers.set()
+        await asyncio.wait_for(round_, 120)
+    assert all(start_of(world, name) == 10 for name in names)
+    assert max(left_s) <= limits.RPC_REQUESTS_DEADLINE_S, "a request that is not answered ends early"
+
+
+async def record_of(controller: Any, stream: str) -> Any:
+    return await controller.services.core.retention.record(StreamKey("scope", stream), 0)
+
+
+async def test_a_round_that_is_cancelled_leaves_no_task(
+    world: Any, make_api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = await world.start(sole=True, retention_period_s=10_000)
+    await make_api(controller).setup(retentionPolicy=POLICY)
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: str) -> Any:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(world.segments, "segment_info", wait)
+    round_ = asyncio.ensure_future(controller.retention._round({bucket_of(*KEY)}))
+    async with asyncio.timeout(120):
+        await begun.wait()
+    round_.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await round_
+    assert ended.is_set()
