@@ -245,7 +245,9 @@ class World:
             containers or single_endpoint_map(CONTAINERS, Endpoint("store", 1)),
             self.clock,
             SeededEntropy(seed),
-            ControllerConfig(**{"idle_s": 0.01, "blocking_deadline_s": 5.0, **settings}),
+            ControllerConfig(
+                **{"idle_s": 0.01, "blocking_deadline_s": 5.0, "transaction_numbers_skipped": 0, **settings}
+            ),
             rates=rates,
             listing=listing,
             mark_segments=mark_segments,

@@ -14,8 +14,10 @@ from tailrace.common.errors import (
 )
 from tailrace.controller.managers.tables import NoSuchTableError
 from tailrace.controller.metadata.model import StreamState
+from tailrace.controller.metadata.records import ScopeStreamEntry
 from tailrace.controller.metadata.scope_store import READER_GROUPS, STREAMS, TABLES
 from tailrace.controller.metadata.stream_store import StreamKey
+from tailrace.controller.metadata.transitions import next_incarnation
 from tailrace.controller.workflows import listing
 from tailrace.controller.workflows.delete import delete_mark
 from tailrace.controller.workflows.entities import SCOPE, Entity, EntityDriver
@@ -96,8 +98,8 @@ class ScopeManager:
             mark = StreamKey(scope, stream)  # a mark stream without its stream
             before = await self._context.store.load(mark)
             await self._require_deleting(scope, nonce)
-            if before is not None and before.state is StreamState.DELETED:
-                await listing.remove(self._context, mark, before)
+            if before is None or before.state is StreamState.DELETED:
+                await self._unlist(mark)
             else:
                 await delete_mark(self._context, mark, before)
         for table in await self._scopes.list_all(scope, TABLES):
@@ -108,13 +110,27 @@ class ScopeManager:
 
     async def _delete_stream(self, key: StreamKey, nonce: bytes) -> None:
         root = await self._context.store.load(key)
-        if root is None:
-            return
         await self._require_deleting(key.scope, nonce)
-        if root.state is StreamState.DELETED:
-            await listing.remove(self._context, key, root)
+        if root is None or root.state is StreamState.DELETED:
+            await self._unlist(key)
             return
         await self._streams.remove(key, root)
+
+    async def _unlist(self, key: StreamKey) -> None:
+        """Remove the entry of a stream that does not exist.
+
+        After a restore the scope may list a stream whose records are older than the entry, or do not know it. Then they
+        leave out the incarnations up to that of the entry, as if the stream had been deleted.
+        """
+        _, entry, _ = await self._scopes.entry(key.scope, STREAMS + key.stream, ScopeStreamEntry)
+        if entry is None:
+            return
+        root = await self._context.store.load(key)
+        for incarnation in range(next_incarnation(root), entry.incarnation + 1):
+            await self._streams.forgo(key, incarnation)
+        root = await self._context.store.load(key)
+        if root is not None and root.state is StreamState.DELETED:
+            await listing.remove(self._context, key, root)
 
     async def _require_deleting(self, scope: str, nonce: bytes) -> None:
         """Raise WriteConflictError unless the scope of that nonce is still being deleted.

@@ -5,6 +5,7 @@ See docs/protocol/server.md#transactions, docs/protocol/controller.md#transactio
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,9 +61,14 @@ class TransactionManager:
         self._decisions: CombinedCalls[StreamKey, Decision, Outcome] = CombinedCalls(
             self._decide_all, limits.TRANSACTION_DECISIONS_COMBINED_MAX
         )
+        self._numbered: OrderedDict[StreamKey, None] = OrderedDict()
+        """Streams whose transactions have numbers here that no earlier life of the stream can have given."""
 
     async def begin(self, key: StreamKey, lease_ms: int) -> Begun:
         """Open a transaction and create its segments.
+
+        The first one of a stream that this controller begins leaves numbers out: after a restore a client may live on
+        that has a transaction which the records do not know.
 
         Raises:
             BadRequestError: the lease is out of bounds. NoSuchStreamError. NotAllowedError: the stream is sealed.
@@ -72,16 +78,24 @@ class TransactionManager:
         check_lease(lease_ms, config.transaction_lease_min_ms, config.transaction_lease_max_ms)
         life_ms = min(limits.TRANSACTION_LEASES_MAX * lease_ms, limits.TRANSACTION_LIFE_MAX_MS)
         async with self._driver.enlisted(key):
-            skipped = 0
+            known = key in self._numbered or not config.transaction_numbers_skipped
+            skipped = 0 if known else leftovers.numbers_to_skip(self._context)
             for _ in range(limits.TRANSACTION_BEGINS_MAX):
                 opened = await self._decide(key, Begin(self._context.new_id(), lease_ms, life_ms, skipped))
                 if not isinstance(opened, Opened):
                     raise IllegalStateError(f"the decision to begin a transaction of {key} came to {opened}")
+                self._note_numbered(key)
                 begun = await self._create_segments(key, opened)
                 if begun is not None:
                     return begun
                 skipped = leftovers.numbers_to_skip(self._context)
         raise UnavailableError(f"segments of the next transactions of {key} were there before; retry")
+
+    def _note_numbered(self, key: StreamKey) -> None:
+        self._numbered[key] = None
+        self._numbered.move_to_end(key)
+        if len(self._numbered) > limits.TRANSACTION_STREAMS_NUMBERED_MAX:
+            self._numbered.popitem(last=False)  # it leaves numbers out again, which does no harm
 
     async def _create_segments(self, key: StreamKey, opened: Opened) -> Begun | None:
         """Create the segments of a transaction; None, and it is not open any more, when some were there before.

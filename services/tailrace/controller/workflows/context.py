@@ -30,6 +30,8 @@ class ControllerConfig:
     """Longest lease that a transaction may ask for."""
     blocking_deadline_s: float = limits.RPC_BLOCKING_DEADLINE_S
     """How long a call waits for its workflow, which continues afterwards."""
+    transaction_numbers_skipped: int = limits.TRANSACTION_NUMBERS_SKIPPED
+    """How many numbers of transactions are left out, at least, where they may have been given before; 0: none."""
     requests_deadline_s: float = limits.RPC_REQUESTS_DEADLINE_S
     """How long the requests of a call may take together, before and after it waits for its workflow."""
     records_cached_max_bytes: int = limits.IMMUTABLE_RECORDS_CACHED_MAX_BYTES

@@ -39,7 +39,7 @@ def numbers_to_skip(context: WorkflowContext) -> int:
 
     It is random, because the life that was lost may have left some out, too.
     """
-    return limits.TRANSACTION_NUMBERS_SKIPPED + int.from_bytes(context.entropy.token(4), "big")
+    return context.config.transaction_numbers_skipped + int.from_bytes(context.entropy.token(4), "big")
 
 
 async def leave_transaction(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 
 import pytest
@@ -51,10 +52,17 @@ async def root_of(api: Any) -> Any:
     return await api.controller.services.core.context.store.load(KEY)
 
 
+async def next_ids(api: Any, count: int) -> list[bytes]:
+    """The ids that the controller gives next: it has left numbers out."""
+    assert await api.abort((await api.begin()).txnId) == pb.TxnStatus.SUCCESS
+    counter = (await root_of(api)).transaction_counter
+    return [make_transaction_id(0, counter + number) for number in range(count)]
+
+
 @pytest.mark.parametrize(("data", "sealed"), [(LOST, False), (LOST, True), (b"", True)])
 async def test_a_transaction_takes_no_bytes_of_a_lost_one(api: Any, world: Any, data: bytes, sealed: bool) -> None:
     await api.setup(2)
-    ids = [make_transaction_id(0, number) for number in range(3)]
+    ids = await next_ids(api, 3)
     left = [name(each, transaction_id) for each in await api.current() for transaction_id in ids]
     await leave(world, *left[:-1], data=data, sealed=sealed)
     with structlog.testing.capture_logs() as logs:
@@ -72,18 +80,19 @@ async def test_a_transaction_takes_no_bytes_of_a_lost_one(api: Any, world: Any, 
     assert await api.abort(more.txnId) == pb.TxnStatus.SUCCESS
     await api.until_state(more.txnId, pb.TxnState.ABORTED)
     root = await root_of(api)
-    assert (root.open_count, root.open_digest, root.abort_queue) == (0, 0, ())
-    lost = pb.TxnId(highBits=0, lowBits=0)
+    assert (root.open_count, root.open_digest) == (0, 0)
+    lost = pb.TxnId(highBits=0, lowBits=int.from_bytes(ids[0], "big"))
     assert await api.state(lost) == pb.TxnState.UNKNOWN
     assert await api.commit(lost) == pb.TxnStatus.FAILURE
 
 
 async def test_an_empty_segment_is_one_of_an_earlier_try(api: Any, world: Any) -> None:
     await api.setup(1)
-    await leave(world, name(0, make_transaction_id(0, 0)), data=b"")
+    (following,) = await next_ids(api, 1)
+    await leave(world, name(0, following), data=b"")
     await leave(world, name(segment_id(1, 1)), data=b"")
     begun = await api.begin()
-    assert id_of(begun) == make_transaction_id(0, 0)
+    assert id_of(begun) == following
     assert await api.scaled([0], HALVES) == [segment_id(1, 1), segment_id(2, 1)]
 
 
@@ -211,3 +220,62 @@ async def test_a_controller_that_was_paused_replaces_no_segments_that_clients_ha
     await wait_until(is_done)
     assert await quick.current() == expected
     assert not any(world.segments.segments[name(each)].sealed for each in expected)
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_a_client_of_a_lost_life_has_no_part_in_a_new_transaction(
+    world: Any, make_api: Any, written: bool
+) -> None:
+    """The stream's records are restored as of a moment before its transaction, and the client goes on with that."""
+    first = make_api(await world.start(transaction_numbers_skipped=1000))
+    await first.setup(1)
+    early = await first.begin()
+    assert await first.abort(early.txnId) == pb.TxnStatus.SUCCESS
+    await first.until_state(early.txnId, pb.TxnState.ABORTED)
+    kept = copy.deepcopy(world.metadata)
+    lost = [await first.begin() for _ in range(3)]
+    await first.controller.close()
+    if not written:
+        for each in lost:
+            await world.segments.delete_segment(name(0, id_of(each)))
+    world.metadata = kept
+    second = make_api(await world.start(seed=2, transaction_numbers_skipped=1000))
+    begun = [await second.begin() for _ in range(3)]
+    assert not {id_of(each) for each in lost} & {id_of(each) for each in begun}
+    numbers = [int.from_bytes(id_of(each)[4:], "big") for each in begun]
+    assert numbers == list(range(numbers[0], numbers[0] + 3)), "numbers are left out once"
+    for each in lost:
+        assert await second.commit(each.txnId) == pb.TxnStatus.FAILURE
+    for each in begun:
+        world.segments.append(name(0, id_of(each)), b"new")
+        assert await second.commit(each.txnId) == pb.TxnStatus.SUCCESS
+        await second.until_state(each.txnId, pb.TxnState.COMMITTED)
+    assert world.segments.segments[name(0)].pieces == [b"new"] * 3
+
+
+@pytest.mark.parametrize("kept", [None, "deleted", "active"])
+async def test_a_scope_goes_whose_list_names_streams_without_records(
+    world: Any, make_api: Any, kept: str | None
+) -> None:
+    """The scope's list is restored as of a later moment than the records of a stream: none, or an earlier one."""
+    api = make_api(await world.start())
+    await api.setup(2, tags=pb.Tags(tag=["blue"]))
+    earlier: dict[str, Any] = {}
+    if kept == "active":
+        earlier = copy.deepcopy(world.metadata._tables)
+    for _ in range(2):
+        await api.call("sealStream", api.info)
+        assert (await api.call("deleteStream", api.info)).status == pb.DeleteStreamStatus.SUCCESS
+        if kept == "deleted" and not earlier:
+            earlier = copy.deepcopy(world.metadata._tables)
+        await api.setup(2, tags=pb.Tags(tag=["blue"]))
+    await api.controller.close()
+    mark = StreamKey("scope", "_MARKstream")
+    for key in (KEY, mark):
+        world.metadata._tables[key.table] = earlier.get(key.table, {})
+    api = make_api(await world.start(seed=2))
+    scope = pb.ScopeInfo(scope="scope")
+    assert (await api.call("deleteScopeRecursive", scope)).status == pb.DeleteScopeStatus.SUCCESS
+    await api.setup(1)
+    listed = await api.call("listStreamsInScope", pb.StreamsInScopeRequest(scope=scope))
+    assert {each.stream for each in listed.streams} == {"stream", "_MARKstream"}
