@@ -154,7 +154,7 @@ class Controller:
         self.scaling = ScalingJob(context, membership, streams, rates, segment_rates)
         watermarks = None if mark_segments is None else WatermarkManager(context, mark_segments)
         self.watermarks = WatermarkJob(context, membership, watermarks)
-        self.sweep = SweepJob(context, membership, TransactionManager(context, driver), listing)
+        self.sweep = SweepJob(context, membership, TransactionManager(context, driver), driver, listing)
         self._pending = PendingWork(context, driver, entities)
         self._living: tuple[asyncio.Task[None], ...] = ()
         self._adopts = asyncio.Event()

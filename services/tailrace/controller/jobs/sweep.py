@@ -16,6 +16,7 @@ from tailrace.common.errors import CorruptionError, NoSuchStreamError, TailraceE
 from tailrace.common.names import segment_epoch
 from tailrace.common.task_groups import run_all
 from tailrace.controller.jobs.entries import EntrySweep
+from tailrace.controller.jobs.lists import LostListings
 from tailrace.controller.metadata.metadata_store import bucket_of
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tailrace.controller.metadata.model import Epoch
     from tailrace.controller.metadata.records import StreamRecord
     from tailrace.controller.workflows.context import WorkflowContext
+    from tailrace.controller.workflows.driver import StreamDriver
 
 _LOG = structlog.get_logger(__name__)
 
@@ -66,6 +68,7 @@ class SweepJob:
         context: WorkflowContext,
         membership: Membership,
         transactions: TransactionManager,
+        driver: StreamDriver,
         source: SegmentSource | None,
     ) -> None:
         self._context = context
@@ -73,6 +76,7 @@ class SweepJob:
         self._transactions = transactions
         self._source = source
         self.entries = EntrySweep(context)
+        self.lists = LostListings(context, driver)
         self._slots = StepSlots(limits.SEGMENT_SWEEP_STREAMS_CONCURRENT_MAX)
         self._sightings = Sightings(limits.SEGMENT_SWEEP_REMEMBERED_MAX)
         self._task: asyncio.Task[None] | None = None
@@ -112,6 +116,7 @@ class SweepJob:
             return
         found: set[str] = set()
         complete = True
+        self.lists.begin_round()
         for container_id in range(source.container_count):
             try:
                 await self._look(source, container_id, mine, found)
@@ -144,6 +149,7 @@ class SweepJob:
         try:
             async with self._slots.slot(), asyncio.timeout(limits.WORKFLOW_STEP_DEADLINE_S):
                 root = await self._context.store.load(key)
+                await self.lists.look(key, root)
                 try:
                     await self._sweep(key, root, segments, found)
                 except (CorruptionError, NoSuchStreamError):

@@ -128,6 +128,7 @@ class ControllerCollector:
             ("sweep_deleted", "Segments without a record that were deleted", job.deleted),
             ("sweep_kept", "Segments without a record that have bytes and were kept, in each round", job.kept),
             ("sweep_entries_removed", "Entries of deleted streams that were removed", job.entries.removed),
+            ("sweep_streams_listed", "Entries that lists of the controllers had lost", job.lists.restored),
             (
                 "sweep_failures",
                 "Containers, streams and scopes that could not be looked at, in each round",

@@ -54,10 +54,11 @@ async def change(
         is_done, result = await context.store.change(key, extra_keys, checked, by_memory=by_memory)
         if is_done:
             return result
-        await _list(context, key)
+        await note(context, key)
         is_listed = True
 
 
-async def _list(context: WorkflowContext, key: StreamKey) -> None:
+async def note(context: WorkflowContext, key: StreamKey) -> None:
+    """List a stream that has writers, or is about to get one."""
     record = MarkedStream(key.scope, key.stream, context.clock.now_ms())
     await context.store.metadata.put(MARKED_TABLE, [Put(key.root, encode(record), UNCONDITIONAL)])
