@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _NAME: Final = re.compile(r"(\d{20})/(start|(mark-)?(\d{20}))")
+_CLAIM: Final = re.compile(r"claims/(\d{20})")
 
 
 class ObjectKind(enum.Enum):
@@ -78,6 +79,16 @@ class LogKeys:
         if match[2] == "start":
             return ObjectName(epoch, ObjectKind.START, 0)
         return ObjectName(epoch, ObjectKind.MARK if match[3] else ObjectKind.FRAME, int(match[4]))
+
+    def claim_of(self, key: str) -> int | None:
+        """Return the epoch that a claim's key is for; None for other keys."""
+        match = _CLAIM.fullmatch(key.removeprefix(self.folder)) if key.startswith(self.folder) else None
+        return None if match is None else int(match[1])
+
+    def epoch_of(self, key: str) -> int | None:
+        """Return the epoch of a frame, a mark or a claim; None for other keys."""
+        name = self.parse(key)
+        return self.claim_of(key) if name is None else name.epoch
 
 
 def kept_marks(last: int) -> frozenset[int]:

@@ -157,7 +157,7 @@ class ContactFolder(ContactStore):
         super().__init__(store, contact)
         self._folder = folder
 
-    async def list_parts(self, prefix: str, limit: int) -> list[str]:
+    async def list_parts(self, prefix: str, limit: int) -> list[ObjectInfo]:
         """See UploadParts.list_parts."""
         return await self._folder.list_parts(prefix, limit)
 

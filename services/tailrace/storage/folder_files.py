@@ -58,11 +58,17 @@ def part_files(folder: Path) -> Iterator[Path]:
     """Yield the files of interrupted puts below a folder. Folders may vanish meanwhile."""
 
     def failed(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError | PermissionError):
+        if not isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
             raise error
 
     for place, _, names in os.walk(folder, onerror=failed):
         yield from (Path(place, name) for name in names if "#" in name)
+
+
+def parts_of(path: Path) -> Iterator[Path]:
+    """Yield the files of interrupted puts of the object at `path`."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(path.parent) as entries:
+        yield from (Path(entry) for entry in entries if entry.name.startswith(f"{path.name}#"))
 
 
 def remove_unlocked(path: Path) -> None:
@@ -72,7 +78,8 @@ def remove_unlocked(path: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return  # it is in use, or the file system has no locks
-        path.unlink(missing_ok=True)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # else another put has the name now
+            path.unlink(missing_ok=True)
 
 
 def make_private(folder: Path) -> None:

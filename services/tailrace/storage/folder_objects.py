@@ -13,13 +13,13 @@ from obstore.store import LocalStore
 from tailrace.common import limits
 from tailrace.common.durable_folder import sync_folder
 from tailrace.common.errors import AlreadyExistsError, NotFoundError, UnavailableError
-from tailrace.storage.folder_files import durable_part, make_private, part_files, remove_unlocked
+from tailrace.storage.folder_files import durable_part, make_private, part_files, parts_of, remove_unlocked
 from tailrace.storage.obstore_objects import ObstoreObjects
 from tailrace.storage.port import Buffer, ObjectInfo
 from tailrace.storage.unsynced_keys import UnsyncedKey, UnsyncedKeys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 
 class FolderObjects(ObstoreObjects):
@@ -64,20 +64,24 @@ class FolderObjects(ObstoreObjects):
 
     def unfinished(self) -> Iterator[ObjectInfo]:
         """Yield the files of interrupted puts; they are not objects."""
-        for path in sorted(part_files(self._folder)):
+        return self._described(sorted(part_files(self._folder)))
+
+    async def list_parts(self, prefix: str, limit: int) -> list[ObjectInfo]:
+        """See UploadParts.list_parts."""
+        return await self._call("list", prefix, asyncio.to_thread(self._parts, prefix, limit))
+
+    def _parts(self, prefix: str, limit: int) -> list[ObjectInfo]:
+        place = self._folder / prefix
+        found = itertools.chain(parts_of(place), part_files(place))
+        return list(self._described(sorted(itertools.islice(found, limit))))
+
+    def _described(self, paths: Iterable[Path]) -> Iterator[ObjectInfo]:
+        for path in paths:
             try:
                 found = path.stat()
             except FileNotFoundError:
                 continue  # the put has ended meanwhile
             yield ObjectInfo(str(path.relative_to(self._folder)), found.st_size, found.st_mtime_ns // 1_000_000)
-
-    async def list_parts(self, prefix: str, limit: int) -> list[str]:
-        """See UploadParts.list_parts."""
-        return await self._call("list", prefix, asyncio.to_thread(self._parts, prefix, limit))
-
-    def _parts(self, prefix: str, limit: int) -> list[str]:
-        found = itertools.islice(part_files(self._folder / prefix), limit)
-        return sorted(str(path.relative_to(self._folder)) for path in found)
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """Yield the objects below `prefix` (whole path parts)."""

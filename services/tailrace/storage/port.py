@@ -63,8 +63,11 @@ class ObjectStore(Protocol):
 class UploadParts(Protocol):
     """Additional methods of a store that keeps parts of interrupted uploads."""
 
-    async def list_parts(self, prefix: str, limit: int) -> list[str]:
-        """Return the names of parts of interrupted or running uploads below `prefix`: the key, ``#`` and a number."""
+    async def list_parts(self, prefix: str, limit: int) -> list[ObjectInfo]:
+        """Return parts of interrupted or running uploads of the key `prefix`, and of those below it.
+
+        ``key`` is the name of the part: the key of the upload, ``#`` and a number.
+        """
         ...
 
     async def delete_parts(self, names: Sequence[str]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from tailrace.storage import folder_objects
+from tailrace.storage import folder_files, folder_objects
 from tailrace.storage.folder_objects import FolderObjects
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import UploadParts
@@ -25,8 +26,9 @@ async def test_parts_are_listed_by_folder_and_up_to_a_bound(tmp_path: Path) -> N
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert await store.list_parts("c1", 10) == names[:3]
-    assert await store.list_parts("c12", 10) == names[3:]
+    assert [info.key for info in await store.list_parts("c1", 10)] == names[:3]
+    assert [info.key for info in await store.list_parts("c12", 10)] == names[3:]
+    assert [info.key for info in await store.list_parts("c12/1", 10)] == ["c12/1#1"]
     assert len(await store.list_parts("c12", 2)) == 2
     assert await store.list_parts("c7", 10) == []
     await store.delete_parts([*names[:2], "c1/gone#1"])
@@ -40,6 +42,28 @@ async def test_a_part_that_another_process_writes_stays(tmp_path: Path) -> None:
         await store.delete_parts(["key#1"])
         assert parts(tmp_path) == ["key#1"]
     await store.delete_parts(["key#1"])
+    assert parts(tmp_path) == []
+
+
+async def test_a_part_with_the_name_of_one_that_has_gone_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process removes the part first, and a third one, with the same process id, begins a put of the key."""
+    store = FolderObjects(tmp_path)
+    part = tmp_path / "key#7000000001"
+    part.write_bytes(b"left behind")
+    flock, live = fcntl.flock, []
+
+    def late(file: BinaryIO, operation: int) -> None:
+        part.unlink()
+        live.append(part.open("xb"))
+        flock(live[0], fcntl.LOCK_EX)
+        flock(file, operation)
+
+    monkeypatch.setattr(folder_files.fcntl, "flock", late)
+    await store.delete_parts([part.name])
+    monkeypatch.setattr(folder_files.fcntl, "flock", flock)
+    assert parts(tmp_path) == [part.name]
+    live[0].close()
+    await store.delete_parts([part.name])
     assert parts(tmp_path) == []
 
 

@@ -32,6 +32,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
+from tailrace.log.object_keys import LogKeys
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, ChunkObjects, writer_of_key
 from tailrace.segmentstore.tier2.snapshot import parse_key
@@ -146,10 +147,12 @@ class OrphanSweep:
         return self._is_earlier(writer_of_key(key))
 
     def _is_upload_of_earlier_owner(self, key: str) -> bool:
-        """As `_is_of_earlier_owner`, for the key that an unfinished upload was for: also that of a snapshot.
+        """As `_is_of_earlier_owner`, for the key that an unfinished upload was for: also of a snapshot or of the log.
 
-        Snapshots themselves are no orphans: the snapshotter deletes them (docs/design.md#snapshots).
+        Those themselves are no orphans: the snapshotter and the log delete them (docs/design.md#snapshots).
         """
+        if (epoch := LogKeys(self._state.container_id).epoch_of(key)) is not None:
+            return epoch < self._tier2.epoch
         named = parse_key(key)
         return self._is_earlier(writer_of_key(key) if named is None else (named[0], named[1].epoch))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, NotFoundError, UnavailableError
+from tailrace.log.object_keys import LogKeys
 from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.segmentstore.tier2 import snapshot
 from tailrace.segmentstore.tier2.shared_reads import SharedReads, spawn_plainly
@@ -226,13 +227,17 @@ class ChunkObjects:
         return self._store.list(f"{kind}{self._container_id}/")
 
     async def abandoned_parts(self, is_of_earlier_owner: Callable[[str], bool]) -> list[str]:
-        """Return the names of unfinished uploads of earlier owners, if the store can list them; also of snapshots."""
+        """Return the names of unfinished uploads of earlier owners, if the store can list them.
+
+        Also of snapshots, and of the frames, marks and claims of an object log in the same store.
+        """
         if not isinstance(self._store, UploadParts):
             return []
-        names: list[str] = []
-        for kind in (*OBJECT_KINDS, snapshot.KIND):
-            names += await self._store.list_parts(f"{kind}{self._container_id}", limits.SWEEP_ORPHANS_MAX)
-        return [name for name in names if is_of_earlier_owner(name.partition("#")[0])]
+        found: list[ObjectInfo] = []
+        folders = [f"{kind}{self._container_id}" for kind in (*OBJECT_KINDS, snapshot.KIND)]
+        for folder in (*folders, LogKeys(self._container_id).folder.rstrip("/")):
+            found += await self._store.list_parts(folder, limits.SWEEP_ORPHANS_MAX)
+        return [info.key for info in found if is_of_earlier_owner(info.key.partition("#")[0])]
 
     async def delete_parts(self, names: Sequence[str]) -> None:
         """Delete the unfinished uploads that `abandoned_parts` returned, unless one is still written."""

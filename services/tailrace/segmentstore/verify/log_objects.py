@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from tailrace.log.object_keys import ObjectKind, ObjectName, kept_marks
@@ -20,14 +19,13 @@ async def account_for_log(log: ClosedObjectLog, store: ObjectStore, report: Cont
         report.problem(reason, place=place, position=position)
     last_mark = await log.last_mark()
     needed = set(kept_marks(last_mark))
-    claim = re.compile(re.escape(log.keys.folder) + r"claims/(\d{20})")
     async for info in store.list(log.directory.rstrip("/")):
-        name, claimed = log.keys.parse(info.key), claim.fullmatch(info.key)
-        if claimed is not None and 1 <= int(claimed[1]) <= log.last_claim:
+        name, claimed = log.keys.parse(info.key), log.keys.claim_of(info.key)
+        if claimed is not None and 1 <= claimed <= log.last_claim:
             report.report.log_objects += 1
         elif claimed is not None:
             report.problem(
-                f"some of claims {log.last_claim + 1} to {int(claimed[1]) - 1} are missing", place=f"object {info.key}"
+                f"some of claims {log.last_claim + 1} to {claimed - 1} are missing", place=f"object {info.key}"
             )
         elif name is None:
             report.report.add_orphan(Orphan(report.container, info.key, info.length_bytes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tailrace.common import limits
 from tailrace.common.errors import ContainerStoppedError, CorruptionError, UnavailableError
+from tailrace.log.object_keys import LogKeys
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.state import ContainerState
@@ -225,3 +227,37 @@ async def test_files_of_uploads_that_were_cut_off_go(world: World, tmp_path: Pat
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*#*")}  # noqa: ASYNC240 - a test
     assert found == set(kept)
     assert [info.key async for info in store.list("s7")] == snapshots, "the sweep leaves snapshots alone"
+
+
+async def test_files_of_puts_of_an_object_log_that_were_cut_off_go(world: World, tmp_path: Path) -> None:
+    """Frames, marks, START frames and claims of earlier epochs, which nothing else deletes; empty folders, too."""
+    store = FolderObjects(tmp_path)
+    container = await second_owner(world)
+    container.storage.tier2._store = store
+    keys, other = LogKeys(7), LogKeys(71)
+    left = [f"{key}#7000000001" for key in (keys.frame(1, 5), keys.start(1), keys.mark(1, 3), keys.claim(1))]
+    kept = [
+        f"{keys.frame(2, 6)}#7000000001",
+        f"{keys.claim(2)}#7000000001",
+        f"{keys.claim(3)}#7000000001",
+        f"{other.frame(1, 5)}#7000000001",
+        f"{keys.folder}notes#7000000001",
+    ]
+    live = f"{keys.frame(1, 6)}#8000000001"
+    for name in (*left, *kept, live):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+    await store.put(keys.claim(1), [b"claim"])
+    with (tmp_path / live).open("rb") as file:  # of a process that lives, and does not know that it is fenced
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert await container.background.sweep.sweep()
+        assert parts_below(tmp_path) == {*kept, live}
+    assert await container.background.sweep.sweep()
+    assert parts_below(tmp_path) == set(kept)
+    assert not (tmp_path / keys.epoch(1)).exists(), "the folder of an epoch goes with its last file"
+    assert await store.get(keys.claim(1)) == b"claim"
+
+
+def parts_below(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*#*")}
