@@ -38,6 +38,8 @@ def print_report(folder: str, report: Report) -> None:
         )
     if report.unaccounted_objects:
         print_line(f"{report.unaccounted_objects:,} objects belong to containers whose metadata cannot be read")
+    if report.probe_objects:
+        print_line(f"{report.probe_objects:,} objects below probe/ are left for a later start to delete")
     for orphan in report.orphans:
         print_line(f"orphan: object {orphan.key}, {_bytes(orphan.length_bytes)}")
     _rest("orphans", report.orphan_count - len(report.orphans))

@@ -168,6 +168,8 @@ UNTIERED_RECORDS_MAX_BYTES: Final = 16 * MIB  # of a worker: records of appends 
 UNTIERED_RECORDS_INTERNAL_PART: Final = 1 / 32  # of those, that only internal segments and changes of segments may use
 OBJECTS_UNREFERENCED_MAX: Final = 1000  # of failed uploads and snapshots, to be deleted in case they exist
 FLUSH_RUNS_PER_PASS_MAX: Final = 8  # objects of one segment that one pass of the storage writer makes, or as many bytes
+PROBE_LEFT_OVER_AGE_S: Final = 86_400.0  # of an object that a probe of a store left behind, before its deletion
+PROBE_LEFT_OVERS_MAX: Final = 1000  # of them that a start of a process lists, and deletes
 DELETE_DELAY_S: Final = 120.0  # longer than the longest Tier-2 read
 STORAGE_CALL_DEADLINE_S: Final = 30.0
 # Puts so small take no part in the windows of frames and of uploads. With little to write a log has two of them under

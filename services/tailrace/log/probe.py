@@ -107,4 +107,4 @@ class _Probe:
         try:
             await self._store.delete(self._keys)
         except UnavailableError:
-            return  # left-overs below probe/ do no harm
+            return  # left-overs below probe/ do no harm; a later start deletes them

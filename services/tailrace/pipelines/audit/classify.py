@@ -10,6 +10,7 @@ from tailrace.pipelines.audit.rows import Status
 from tailrace.segmentstore.tier2.chunk_objects import writer_of_key
 from tailrace.segmentstore.tier2.snapshot import parse_key
 from tailrace.segmentstore.verify.objects import container_of_key
+from tailrace.storage.probe_objects import is_probe
 
 
 class Newest(NamedTuple):
@@ -35,6 +36,8 @@ def unreferenced_status(
     name, upload, _ = key.partition("#")  # "#": a file of an upload that is not finished
     if key == CLUSTER_KEY:
         return Status.IDENTITY
+    if is_probe(key):
+        return Status.PROBE
     container = container_of_key(key)
     recent = not modified_ms or now_ms - modified_ms < limits.AUDIT_SETTLED_MS
     if container is None or container >= containers:

@@ -62,6 +62,7 @@ class Status(StrEnum):
     SNAPSHOT = "snapshot"
     LOG = "log"
     IDENTITY = "identity"
+    PROBE = "probe"
 
 
 CHUNK: Final = "chunk"

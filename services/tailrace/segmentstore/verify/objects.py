@@ -9,6 +9,7 @@ from tailrace.cluster.cluster_identity import CLUSTER_KEY
 from tailrace.segmentstore.metadata.fields import ChunkRef
 from tailrace.segmentstore.verify.report import Orphan
 from tailrace.segmentstore.verify.sections import SectionReader, StructureError, section_problem
+from tailrace.storage.probe_objects import is_probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,9 +158,12 @@ def _all_refs(state: ContainerState) -> Iterator[tuple[Segment, ChunkRef]]:
 
 
 async def account_for_others(store: ReadOnlyStore, container_count: int, report: Report, *, object_logs: bool) -> None:
-    """Report objects of no container of the cluster, and files of interrupted uploads, as orphans."""
+    """Report objects of no container of the cluster, and files of interrupted uploads, as orphans; count probes."""
     async for info in store.list(""):
         if info.key == CLUSTER_KEY:
+            continue
+        if is_probe(info.key):
+            report.probe_objects += 1
             continue
         if info.key.startswith("log/") and not object_logs:
             report.add_orphan(Orphan(container_of_key(info.key), info.key, info.length_bytes))
@@ -168,4 +172,7 @@ async def account_for_others(store: ReadOnlyStore, container_count: int, report:
         if container is None or container >= container_count:
             report.add_orphan(Orphan(container, info.key, info.length_bytes))
     for info in store.unfinished():
+        if is_probe(info.key):
+            report.probe_objects += 1
+            continue
         report.add_orphan(Orphan(container_of_key(info.key), info.key, info.length_bytes))

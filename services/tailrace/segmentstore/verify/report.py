@@ -51,7 +51,8 @@ class Report:
     alone. ``compared_bytes`` are in both, and equal. ``objects`` counts referenced objects, ``unaccounted_objects``
     those of containers whose metadata cannot be read. ``log_objects`` are frames, claims and marks of object logs;
     their next owner removes ``log_leftovers``. ``from_snapshots`` counts the containers without a log: their newest
-    snapshot was verified in its place.
+    snapshot was verified in its place. ``probe_objects`` are of servers that try the store out, or were killed while
+    they did; a later start deletes them.
     """
 
     containers: int = 0
@@ -74,6 +75,7 @@ class Report:
     log_objects: int = 0
     log_leftovers: int = 0
     from_snapshots: int = 0
+    probe_objects: int = 0
     orphan_count: int = 0
     orphan_bytes: int = 0
     problem_count: int = 0

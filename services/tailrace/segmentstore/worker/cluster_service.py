@@ -37,6 +37,7 @@ from tailrace.segmentstore.worker.folder_logs import epoch_of_objects
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.contact import StoreContact, keep_contact, with_contact
 from tailrace.storage.obstores import open_object_store
+from tailrace.storage.probe_objects import delete_left_overs
 
 if TYPE_CHECKING:
     import socket
@@ -174,7 +175,8 @@ class ClusterStoreService:
         except OSError as error:
             raise StartError(f"the store cannot listen on port {self._spec.port}: {error.strerror}") from error
 
-    # The simulator replaces these ways out of the process: threads, Tier 2 and the Kubernetes API.
+    # The simulator replaces these ways out of the process (threads, Tier 2 and the Kubernetes API), and
+    # `_delete_left_overs`: its objects have no times.
 
     def _make_renewals(self) -> RenewalThread:
         return RenewalThread(self._renewer)
@@ -224,6 +226,11 @@ class ClusterStoreService:
         bound = await any_epoch_taken(self._api, spec.cluster, spec.cluster_id)
         with _naming(place):
             await bind_tier2(self._store, place, spec.cluster_id, spec.container_count, bound=bound)
+        if not spec.tried:
+            await self._delete_left_overs()
+
+    async def _delete_left_overs(self) -> None:
+        await delete_left_overs(self._store, self._entropy.token(8).hex(), CLUSTER_KEY)
 
     async def _retry_until_answered(self, call: Callable[[], Awaitable[None]]) -> None:
         """Retry a call until it is answered; report each new reason for waiting."""

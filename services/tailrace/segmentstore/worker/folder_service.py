@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.cluster.cluster_identity import bind_tier2
+from tailrace.cluster.cluster_identity import CLUSTER_KEY, bind_tier2
 from tailrace.cluster.data_folder import opened_epoch
 from tailrace.common import limits
 from tailrace.common.budgets import Budgets, budgets_for
@@ -26,6 +26,7 @@ from tailrace.segmentstore.worker.folder_logs import folder_logs
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.contact import StoreContact, with_contact
 from tailrace.storage.obstores import open_object_store, probe
+from tailrace.storage.probe_objects import delete_left_overs
 
 if TYPE_CHECKING:
     import socket
@@ -137,6 +138,8 @@ class StoreService:
             await bind_tier2(store, place, spec.cluster_id, spec.container_count, bound=bound)
         except UnavailableError as error:
             raise StartError(trouble or f"{place} is not available: {error}") from error
+        if not trouble:
+            await delete_left_overs(store, self._entropy.token(8).hex(), CLUSTER_KEY)
         return store, trouble
 
     def _report_until_available(self, store: ObjectStore, trouble: str) -> None:

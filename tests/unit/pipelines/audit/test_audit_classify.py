@@ -65,10 +65,28 @@ def test_without_a_snapshot_only_the_age_counts(modified_ms: int, expected: Stat
         ("notes.txt", Status.ORPHAN),
         ("s0/notes.txt", Status.ORPHAN),
         ("probe/0a0b", Status.ORPHAN),
+        ("probe/0123456789abcdef/0/notes", Status.ORPHAN),
+        ("probe/0123456789abcdef#notes", Status.ORPHAN),
     ],
 )
 def test_keys_of_other_forms(key: str, expected: Status) -> None:
     assert status(key, LONG_AGO_MS) is expected
+
+
+@pytest.mark.parametrize("modified_ms", [0, NOW_MS, LONG_AGO_MS])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "probe/0123456789abcdef",
+        "probe/0123456789abcdef/clock",
+        "probe/0123456789abcdef/4/rivals-2",
+        "probe/0123456789abcdef/0/read-0#7000000001",
+        "probe/operator",
+    ],
+)
+def test_what_a_probe_left_behind_is_no_finding(key: str, modified_ms: int) -> None:
+    """A server that was killed while it tried the store out: a later start deletes it."""
+    assert status(key, modified_ms) is Status.PROBE
 
 
 @pytest.mark.parametrize("name", [SNAPSHOT, "cluster.json", "probe/0a0b", chunk(3)])

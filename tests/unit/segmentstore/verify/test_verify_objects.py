@@ -238,6 +238,20 @@ async def test_an_object_that_only_the_newest_snapshot_needs(cluster: Cluster) -
     assert problem.place == f"object {key}"
 
 
+@pytest.mark.parametrize("alone", [False, True])
+async def test_what_probes_left_behind_is_counted_apart(cluster: Cluster, alone: bool) -> None:
+    """A server that was killed while it tried the store out; a later start deletes it."""
+    before = await cluster.verify(alone=alone)
+    left = ("probe/0123456789abcdef", "probe/fedcba9876543210/0/read-1", "probe/fedcba9876543210/0/read-2#7000000001")
+    for key in (*left, "probe/odd"):
+        (path := cluster.tier2 / key).parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"content")
+    report = await cluster.verify(alone=alone)
+    assert report.healthy == before.healthy
+    assert report.probe_objects == len(left)
+    assert {orphan.key for orphan in report.orphans} - {orphan.key for orphan in before.orphans} == {"probe/odd"}
+
+
 @object_log
 async def test_objects_of_the_log_that_its_next_owner_removes(cluster: Cluster) -> None:
     before = await cluster.verify()
