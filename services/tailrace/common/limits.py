@@ -172,6 +172,10 @@ PROBE_LEFT_OVER_AGE_S: Final = 86_400.0  # of an object that a probe of a store 
 PROBE_LEFT_OVERS_MAX: Final = 1000  # of them that a start of a process lists, and deletes
 DELETE_DELAY_S: Final = 120.0  # longer than the longest Tier-2 read
 STORAGE_CALL_DEADLINE_S: Final = 30.0
+# Objects longer than a chunk, such as snapshots of many segments, have their length at this rate. A put of the longest
+# chunk meets the deadline of all calls at the same rate.
+STORAGE_CALL_BYTES_PER_S: Final = 288 * KIB
+STORAGE_CALL_DEADLINE_MAX_S: Final = 3600.0  # whatever the length
 # Puts so small take no part in the windows of frames and of uploads. With little to write a log has two of them under
 # way: those of a hundred logs are 3 MiB together, less than one large frame.
 STORAGE_SMALL_PUT_BYTES: Final = 16 * KIB

@@ -21,6 +21,8 @@ from tailrace.storage.unsynced_keys import UnsyncedKey, UnsyncedKeys
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
+    from obstore import GetResult
+
 
 class FolderObjects(ObstoreObjects):
     """A local folder whose objects are synced to disk before `put` returns (obstore itself does not sync).
@@ -42,10 +44,10 @@ class FolderObjects(ObstoreObjects):
         """Create an object: write a temporary file, sync it, rename it, sync the folders."""
         # A copy: the thread continues after a deadline or a cancellation, when the buffers may be reused.
         body = b"".join(data)
-        await self._call("put", key, asyncio.to_thread(self._put_synced, key, body, if_absent))
+        await self._call("put", key, asyncio.to_thread(self._put_synced, key, body, if_absent), len(body))
 
-    async def _whole(self, key: str) -> bytes:
-        data = await super()._whole(key)
+    async def _whole(self, key: str, result: GetResult) -> bytes:
+        data = await super()._whole(key, result)
         if key in self._unsynced:  # looked at afterwards: see UnsyncedKeys
             await asyncio.to_thread(self._confirm, key, limits.STORAGE_UNSYNCED_READ_S)
         return data

@@ -12,7 +12,6 @@ from obstore.exceptions import AlreadyExistsError as ObjectExistsError
 from obstore.exceptions import BaseError as ObjectStoreError
 from obstore.store import LocalStore, MemoryStore, S3Store
 
-from tailrace.common import limits
 from tailrace.common.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -22,9 +21,12 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.storage.port import Buffer, ObjectInfo
+from tailrace.storage.request_deadline import call_deadline_s
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Sequence
+
+    from obstore import GetResult
 
 Store: TypeAlias = LocalStore | MemoryStore | S3Store
 T = TypeVar("T")
@@ -37,12 +39,16 @@ class ObstoreObjects:
         self._store: Any = store
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
 
-    async def _call(self, what: str, key: str, call: Awaitable[T]) -> T:
+    async def _call(
+        self, what: str, key: str, call: Awaitable[T], length_bytes: int = 0, *, began_s: float | None = None
+    ) -> T:
+        """Await a call that moves so many bytes, within its deadline, which counts from `began_s`; None: from now."""
+        now_s, deadline_s = asyncio.get_running_loop().time(), call_deadline_s(length_bytes)
         try:
-            async with asyncio.timeout(limits.STORAGE_CALL_DEADLINE_S):
+            async with asyncio.timeout_at((now_s if began_s is None else began_s) + deadline_s):
                 return await call
         except TimeoutError as error:
-            raise DeadlineError(f"{what} {key}: no answer in {limits.STORAGE_CALL_DEADLINE_S:.0f} s") from error
+            raise DeadlineError(f"{what} {key}: no answer in {deadline_s:g} s") from error
         except (FileNotFoundError, obstore.exceptions.NotFoundError) as error:
             raise self._missing(what, key, error) from error
         except ObjectExistsError as error:
@@ -68,17 +74,18 @@ class ObstoreObjects:
 
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
         """Create an object from the joined buffers in a single request, never multipart."""
-        body = data[0] if len(data) == 1 else b"".join(data)
+        body = bytes(data[0] if len(data) == 1 else b"".join(data))
         mode: Literal["create", "overwrite"] = "create" if if_absent else "overwrite"
-        call = obstore.put_async(self._store, self._prefix + key, bytes(body), mode=mode, use_multipart=False)
-        await self._call("put", key, call)
+        call = obstore.put_async(self._store, self._prefix + key, body, mode=mode, use_multipart=False)
+        await self._call("put", key, call, len(body))
 
     async def get(self, key: str) -> bytes:
-        """Return a whole object."""
-        return await self._call("get", key, self._whole(key))
+        """Return a whole object. Its length is known, and counts, once the store has begun to answer."""
+        began_s = asyncio.get_running_loop().time()
+        result = await self._call("get", key, obstore.get_async(self._store, self._prefix + key))
+        return await self._call("get", key, self._whole(key, result), result.meta["size"], began_s=began_s)
 
-    async def _whole(self, key: str) -> bytes:
-        result = await obstore.get_async(self._store, self._prefix + key)
+    async def _whole(self, key: str, result: GetResult) -> bytes:
         return bytes(await result.bytes_async())
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
@@ -86,7 +93,7 @@ class ObstoreObjects:
         if length == 0:
             return b""
         try:
-            data = await self._call("get", key, self._range(key, offset, length))
+            data = await self._call("get", key, self._range(key, offset, length), length)
         except UnavailableError as error:
             # Each store has its own text for a range beyond the end, and "range" may be part of any message.
             if "range" in str(error).lower() and await self._size(key) < offset + length:

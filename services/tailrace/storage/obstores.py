@@ -85,7 +85,8 @@ def open_object_store(
             options["session_token"] = s3_credentials.session_token
         store = S3Store(
             parts.netloc,
-            client_options={"allow_http": True, "timeout": timedelta(seconds=limits.STORAGE_CALL_DEADLINE_S)},
+            # Each call has a deadline of its own, which cancels its request.
+            client_options={"allow_http": True, "timeout": timedelta(seconds=limits.STORAGE_CALL_DEADLINE_MAX_S)},
             retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=10)},
             **options,
         )

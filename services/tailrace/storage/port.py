@@ -24,7 +24,7 @@ class ObjectInfo:
 
 
 class ObjectStore(Protocol):
-    """Objects under one prefix. Every call has a deadline of ``limits.STORAGE_CALL_DEADLINE_S``.
+    """Objects under one prefix. Every call has a deadline of ``limits.STORAGE_CALL_DEADLINE_S``, or by its length.
 
     All methods raise UnavailableError when the store does not answer or returns a transient error (the outcome of a
     write is unknown then), and DeadlineError when the deadline passes.

@@ -1,6 +1,7 @@
-"""Deadlines of callers for their requests to an object store, shorter than the store's own.
+"""Deadlines of requests to an object store: the store's own, and shorter ones of callers.
 
-Such a deadline cancels the request. `deadline_passed` distinguishes it from a caller that no longer needs the answer.
+A caller's deadline cancels the request. `deadline_passed` distinguishes it from a caller that no longer needs the
+answer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
+from tailrace.common import limits
 from tailrace.common.errors import DeadlineError
 
 if TYPE_CHECKING:
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
 
 _current: Final[ContextVar[tuple[asyncio.Timeout, ...]]] = ContextVar("request_deadline", default=())
 """Of all blocks around the running code: any of them may be the one that cancels it."""
+
+
+def call_deadline_s(length_bytes: int) -> float:
+    """Return how long a store may take for one call that moves so many bytes; the same for all that is short."""
+    by_length_s = length_bytes / limits.STORAGE_CALL_BYTES_PER_S
+    return min(max(limits.STORAGE_CALL_DEADLINE_S, by_length_s), limits.STORAGE_CALL_DEADLINE_MAX_S)
 
 
 @asynccontextmanager
