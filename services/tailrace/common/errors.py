@@ -439,6 +439,10 @@ class NoSuchBucketError(UnavailableError):
     """The bucket of the object store is missing: whether an object exists is unknown (docs/design.md#tier-2)."""
 
 
+class SlowDownError(UnavailableError):
+    """The object store refuses requests because there are too many."""
+
+
 class FencedError(UnavailableError):
     """Another owner has taken the container or the log; ``epoch`` is the greatest epoch seen.
 

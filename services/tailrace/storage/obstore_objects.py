@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError as ObjectExistsError
@@ -18,6 +18,7 @@ from tailrace.common.errors import (
     DeadlineError,
     NoSuchBucketError,
     NotFoundError,
+    SlowDownError,
     UnavailableError,
 )
 from tailrace.storage.port import Buffer, ObjectInfo
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 Store: TypeAlias = LocalStore | MemoryStore | S3Store
 T = TypeVar("T")
+_SLOW_DOWN: Final = re.compile(r"status code: (429|503)\b")
+"""In the text of an error of obstore, which has repeated the request before, for less than a second."""
 
 
 class ObstoreObjects:
@@ -56,7 +59,8 @@ class ObstoreObjects:
         except AlreadyExistsError:
             raise
         except (ObjectStoreError, OSError) as error:
-            raise UnavailableError(f"{what} {key}: {_first_line(error)}") from error
+            kind = SlowDownError if _SLOW_DOWN.search(str(error)) else UnavailableError
+            raise kind(f"{what} {key}: {_first_line(error)}") from error
 
     def _missing(self, what: str, key: str, error: BaseException) -> NotFoundError | UnavailableError:
         """Return what a 404 means: from S3 that an object is missing only with its code, for a read.

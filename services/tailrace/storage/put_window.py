@@ -16,35 +16,35 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
-from tailrace.common.errors import DeadlineError
+from tailrace.common.errors import DeadlineError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-class PutWindow:
-    """Slots for puts; each put that ends well makes them one more, one without an answer in time halves them."""
+class RequestWindow:
+    """Slots for requests; each that ends well makes them one more, one that fails as `halved_by` says halves them."""
 
-    def __init__(self, slots_max: int) -> None:
+    def __init__(self, slots_max: int, halved_by: type[UnavailableError]) -> None:
         self._slots_max = slots_max
+        self._halved_by = halved_by
         self._size = slots_max
         self._running = 0
         self._begun = 0
         self._begun_before = 0
-        """How many puts had begun when the slots were halved: their failures are of that size, and halve no more."""
+        """How many had begun when the slots were halved: their failures are of that size, and halve no more."""
         self._turns = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        """Puts that wait for a slot, by turn."""
-        self._report_at_s = float("-inf")
+        """Requests that wait for a slot, by turn."""
 
     @property
     def size(self) -> int:
-        """Return how many puts may run at a time."""
+        """Return how many requests may run at a time."""
         return self._size
 
     @property
     def full(self) -> bool:
-        """Return whether one more put would wait."""
+        """Return whether one more request would wait."""
         return self._running >= self._size
 
     def turn(self) -> int:
@@ -52,18 +52,15 @@ class PutWindow:
         return next(self._turns)
 
     @asynccontextmanager
-    async def slot(self, length_bytes: int, turn: int | None = None) -> AsyncIterator[None]:
-        """Run a put as soon as it has a slot; puts have deadlines, so slots get free. `turn` None: the next one."""
-        if length_bytes <= limits.STORAGE_SMALL_PUT_BYTES:
-            yield
-            return
+    async def request(self, turn: int | None = None) -> AsyncIterator[None]:
+        """Run a request as soon as it has a slot; requests have deadlines, so slots get free. `turn` None: the next."""
         await self._enter(self.turn() if turn is None else turn)
         number = self._begun
         self._begun += 1
         try:
             yield
             self._size = min(self._size + 1, self._slots_max)
-        except DeadlineError:
+        except self._halved_by:
             if number >= self._begun_before:
                 self._size = max(1, min(self._size, self._running) // 2)
                 self._begun_before = self._begun
@@ -93,6 +90,23 @@ class PutWindow:
             if not granted.done():
                 self._running += 1
                 granted.set_result(None)
+
+
+class PutWindow(RequestWindow):
+    """Slots for puts; one without an answer in time halves them."""
+
+    def __init__(self, slots_max: int) -> None:
+        super().__init__(slots_max, DeadlineError)
+        self._report_at_s = float("-inf")
+
+    @asynccontextmanager
+    async def slot(self, length_bytes: int, turn: int | None = None) -> AsyncIterator[None]:
+        """Run a put as soon as it has a slot. `turn` None: the next one."""
+        if length_bytes <= limits.STORAGE_SMALL_PUT_BYTES:
+            yield
+            return
+        async with self.request(turn):
+            yield
 
     def may_report(self, now_s: float) -> bool:
         """Return whether to log that a frame is not stored: once in ``limits.LOG_OBJECT_PUT_REPORT_S``."""

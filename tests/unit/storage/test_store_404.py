@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from harness.s3endpoint import S3Endpoint
-from tailrace.common.errors import FencedError, NoSuchBucketError, NotFoundError, StartError, UnavailableError
+from tailrace.common.errors import (
+    FencedError,
+    NoSuchBucketError,
+    NotFoundError,
+    SlowDownError,
+    StartError,
+    UnavailableError,
+)
 from tailrace.log.object import ObjectLog
 from tailrace.log.probe import probe_conditions
 from tailrace.storage.obstores import probe
@@ -34,6 +41,18 @@ async def _listed(store: ObjectStore) -> list[str]:
     return [info.key async for info in store.list("")]
 
 
+STATUSES = {
+    "503 Service Unavailable": (
+        SlowDownError,
+        b"<Error><Code>SlowDown</Code><Message>Reduce your rate.</Message></Error>",
+    ),
+    "503 Service Temporarily Unavailable": (SlowDownError, b"<html>busy</html>"),
+    "429 Too Many Requests": (SlowDownError, b""),
+    "500 Internal Server Error": (UnavailableError, b"<Error><Code>InternalError</Code></Error>"),
+    "403 Forbidden": (UnavailableError, b"<Error><Code>AccessDenied</Code><Message>not 503</Message></Error>"),
+}
+
+
 class FakeS3(S3Endpoint):
     """As much of S3 as the object log needs. With ``body_404`` the requests that ``catches`` matches get a 404."""
 
@@ -41,6 +60,7 @@ class FakeS3(S3Endpoint):
         super().__init__()
         self.objects: dict[str, bytes] = {}
         self.body_404: bytes | None = None
+        self.status = "404 Not Found"
         self.catches = re.compile("")
         self.caught = 0
 
@@ -48,7 +68,7 @@ class FakeS3(S3Endpoint):
         """See S3Endpoint."""
         if self.body_404 is not None and self.catches.match(f"{verb} {path}"):
             self.caught += 1
-            return "404 Not Found", self.body_404
+            return self.status, self.body_404
         return self._answer(verb, path, fields, body)
 
     def _answer(self, verb: str, path: str, fields: Mapping[str, str], body: bytes) -> tuple[str, bytes]:
@@ -212,3 +232,15 @@ async def test_a_log_survives_a_proxy_that_answers_404() -> None:
         await opening
         assert [bytes(frame.payload) async for frame in again.recover()] == [b"one"]
         await again.close()
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_store_that_has_too_many_requests_says_so(call: str, status: str) -> None:
+    s3 = FakeS3()
+    kind, s3.body_404 = STATUSES[status]
+    s3.status = status
+    async with s3.serving() as store:
+        with pytest.raises(UnavailableError, match=status[:3]) as caught:
+            await CALLS[call](store)
+        assert type(caught.value) is kind

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
+from tailrace.common.real_ports import SystemEntropy
 from tailrace.kernel import gather_events
+from tailrace.pipelines.direct.paced_reads import PacedReads
 from tailrace.pipelines.direct.segment_range import SegmentRange, TierTwo
 
 if TYPE_CHECKING:
@@ -155,7 +157,7 @@ class BlockingEvents:
     def __iter__(self) -> Iterator[EventBatch]:
         """Yield the events from ``offset`` on. Raises as `DirectEvents.batches`, and StartError."""
         with asyncio.Runner() as runner:
-            store = self._location.open()
+            store = PacedReads(self._location.open(), SystemEntropy())
             tier2 = TierTwo(store, uuid.UUID(self._identity.cluster_id), self._identity.containers)
             events = DirectEvents(tier2, self._references, self.offset, self._stop)
             batches = events.batches()

@@ -12,9 +12,10 @@ from tailrace.client import BlockingClient
 from tailrace.cluster.cluster_identity import ClusterIdentity
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import parse_segment_name
-from tailrace.common.real_ports import SystemClock
+from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.common.stream_cut import StreamCut
 from tailrace.pipelines.direct.divisions import divisions
+from tailrace.pipelines.direct.paced_reads import PacedReads
 from tailrace.pipelines.direct.same_cluster import checked_references
 from tailrace.pipelines.direct.segment_range import TierTwo
 from tailrace.pipelines.source.ingest_times import RecordedCuts
@@ -135,7 +136,7 @@ async def _tier2(location: StoreLocation | None) -> AsyncIterator[TierTwo | None
     if location is None:
         yield None
         return
-    store = location.open()
+    store = PacedReads(location.open(), SystemEntropy())
     try:
         identity = await location.identity(store)
         yield TierTwo(store, uuid.UUID(identity.cluster_id), identity.containers)
