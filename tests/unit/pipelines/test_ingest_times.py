@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tailrace.client.control.history import TimedCut
 from tailrace.client.model import StreamName
 from tailrace.common.errors import NoSuchStreamError
-from tailrace.pipelines.source.ingest_times import RecordedCuts, TimeBound, time_bounds
+from tailrace.common.names import segment_epoch
+from tailrace.pipelines.source.ingest_times import RecordedCuts, TimeBound, needed, time_bounds
 from tailrace.pipelines.source.plan import Slice
 
 STREAM = StreamName("scope", "stream")
@@ -92,3 +93,27 @@ async def test_cuts_that_are_known_are_not_asked_for_again() -> None:
     assert await cuts.of(STREAM) == tuple(recorded)
     assert asked == [0, 20]
     assert await cuts.of(StreamName("scope", "gone")) == (), "a batch of it may have to be repeated"
+
+
+@given(logs(), st.data())
+def test_a_batch_needs_no_cut_that_is_forgotten(
+    log: tuple[dict[int, list[int]], list[TimedCut], int], data: st.DataObject
+) -> None:
+    """Of what a query reads from a position on, also of segments that follow."""
+    written, cuts, now = log
+    reached = data.draw(st.sampled_from([TimedCut(0, {0: 0}), *cuts])).positions
+    position = {each: data.draw(st.integers(0, end)) for each, end in reached.items()}
+    kept = needed(cuts, position)
+    assert kept == tuple(cuts)[len(cuts) - len(kept) :]
+    assert kept[-1:] == tuple(cuts[-1:]), "later ones are asked for from there on"
+    newest = max(segment_epoch(each) for each in position)
+    later = {each: 0 for each in written if segment_epoch(each) > newest}
+    for identifier, start in {**position, **later}.items():
+        piece = Slice(STREAM, identifier, start, len(written[identifier]))
+        assert time_bounds(piece, kept, now) == time_bounds(piece, cuts, now)
+
+
+def test_all_cuts_are_kept_for_a_stream_without_a_position() -> None:
+    cuts = [TimedCut(10, {0: 1}), TimedCut(20, {0: 2})]
+    assert needed(cuts, {}) == tuple(cuts)
+    assert needed([], {0: 5}) == ()

@@ -9,14 +9,17 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
+from tailrace.client.control.history import TimedCut
 from tailrace.client.model import StreamName
 from tailrace.common.errors import BadRequestError, NoSuchSegmentError
 from tailrace.common.stream_cut import StreamCut
-from tailrace.pipelines.source.offsets import Positions
+from tailrace.pipelines.source.ingest_times import RecordedCuts, TimeBound
+from tailrace.pipelines.source.offsets import Positions, to_offset
 from tailrace.pipelines.source.options import SourceOptions, parse_options
 from tailrace.pipelines.source.plan import Slice
-from tailrace.pipelines.source.rows import COLUMNS, SlicePartition
+from tailrace.pipelines.source.rows import COLUMNS, INGESTED_BEFORE, SlicePartition
 from tailrace.pipelines.source.streaming import StreamReader
 from tailrace.pipelines.source.tagged import Division, divide
 
@@ -235,3 +238,38 @@ def test_a_query_leaves_later_positions_of_its_group_and_holds_its_other_streams
     group = Group({A: {0: 50}})
     first_batch(held(group, {A: {0: 10}, B: {0: 5}}, {A: {0: 70}, B: {0: 40}}, "s/a,s/b"))
     assert group.published == {A: {0: 50}, B: {0: 5}}
+
+
+class Cuts:
+    """A context whose controller has recorded a cut of stream A, behind byte 10, each second."""
+
+    def __init__(self) -> None:
+        self.controller = self
+        self.recorded = 0
+        self.returned = 0
+
+    async def stream_cuts(self, stream: StreamName, from_ms: int = 0) -> list[TimedCut]:
+        first = max(1, -(-from_ms // 1000))
+        found = [TimedCut(each * 1000, {0: each * 10}) for each in range(first, self.recorded + 1)]
+        self.returned += len(found)
+        return found
+
+
+def test_a_query_that_runs_for_long_remembers_few_cuts() -> None:
+    """What its batches have passed: a driver that runs for months would remember all that were ever recorded."""
+    cuts, navigator = Cuts(), Navigator({A: {0: 0}, B: {0: 0}}, {A: {0: 0}, B: {0: 0}})
+    query = StreamReader(options(tag="s/red"), StructType([*COLUMNS.fields, INGESTED_BEFORE]))
+    query._client, query._navigator = cast("Any", Client()), cast("Any", navigator)
+    query._cuts = RecordedCuts(cast("Any", cuts))
+    before: Positions = {A: {0: 0}, B: {0: 0}}
+    for batch in range(1, 500):
+        cuts.recorded = batch + 3
+        after: Positions = {A: {0: batch * 10}, **({B: {0: batch}} if batch < 5 else {})}
+        partitions = query.partitions(to_offset(before), to_offset(after))
+        parts = [part for each in partitions for part in cast("SlicePartition", each).parts]
+        found = {part.piece.stream: part.times for part in parts}
+        assert found[A] == (TimeBound(batch * 10, batch * 1000),)
+        before = after
+        assert sum(map(len, query._cuts._known.values())) <= 20
+    assert query._cuts._known.keys() == {A}, "a stream that has lost the tag goes"
+    assert cuts.returned < 10 * 500, "none of them is asked for again and again"

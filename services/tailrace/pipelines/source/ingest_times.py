@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace.common.errors import NoSuchStreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tailrace.client.context import ClientContext
     from tailrace.client.control.history import TimedCut
@@ -42,8 +42,26 @@ def time_bounds(piece: Slice, cuts: Sequence[TimedCut], now_ms: int) -> tuple[Ti
     return tuple(found)
 
 
+def needed(cuts: Sequence[TimedCut], position: Mapping[int, int]) -> tuple[TimedCut, ...]:
+    """Return the cuts that bound times of what lies behind a position, and the last one in any case.
+
+    ``cuts`` are in order of time. A cut in front of the position bounds nothing behind it, neither in the position's
+    segments nor in later ones: it has nothing of those. Pure.
+    """
+    if not position:  # then segments are read from their beginning
+        return tuple(cuts)
+    for index, cut in enumerate(cuts[:-1]):
+        ends = ((cut.end_of(identifier), offset) for identifier, offset in position.items())
+        if any(end is None or end > offset for end, offset in ends):
+            return tuple(cuts[index:])
+    return tuple(cuts[-1:])
+
+
 class RecordedCuts:
-    """The recorded cuts of streams, of which those that are known are not asked for again."""
+    """The recorded cuts of streams, of which those that are known are not asked for again.
+
+    A query that runs for months must `forget` those that it has passed.
+    """
 
     def __init__(self, context: ClientContext) -> None:
         self._context = context
@@ -59,3 +77,9 @@ class RecordedCuts:
         known += tuple(cut for cut in newer if not known or cut.recorded_ms > known[-1].recorded_ms)
         self._known[stream] = known
         return known
+
+    def forget(self, positions: Mapping[StreamName, Mapping[int, int]]) -> None:
+        """Forget the cuts that no batch from these positions on needs, and all of other streams."""
+        self._known = {
+            stream: needed(known, positions[stream]) for stream, known in self._known.items() if stream in positions
+        }

@@ -200,6 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             client, _ = self._connected()
             self._cuts = self._cuts or RecordedCuts(client.context)
             parts = client.run(timed(self._cuts, parts, SystemClock().now_ms()))
+            self._cuts.forget(first)
         return partitions_of(self._options, parts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
