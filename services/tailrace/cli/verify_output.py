@@ -8,7 +8,7 @@ from tailrace.cli.output import print_fields, print_line
 from tailrace.common.quantities import size_text
 
 if TYPE_CHECKING:
-    from tailrace.segmentstore.verify.report import Report
+    from tailrace.segmentstore.verify.report import LogEnd, Report
 
 
 def print_report(folder: str, report: Report) -> None:
@@ -36,6 +36,7 @@ def print_report(folder: str, report: Report) -> None:
         print_line(
             f"{report.from_snapshots:,} containers checked as of their newest snapshots: their logs are not in Tier 2"
         )
+    _log_ends([end for end in report.log_ends if not end.known])
     if report.unaccounted_objects:
         print_line(f"{report.unaccounted_objects:,} objects belong to containers whose metadata cannot be read")
     if report.probe_objects:
@@ -46,6 +47,22 @@ def print_report(folder: str, report: Report) -> None:
     for problem in report.problems:
         print_line(f"problem: {problem}")
     _rest("problems", report.problem_count - len(report.problems))
+
+
+def _log_ends(ends: list[LogEnd]) -> None:
+    """Print what Tier 2 alone cannot prove."""
+    if not ends:
+        return
+    print_line(
+        f"{len(ends):,} logs were checked up to the newest epoch that Tier 2 shows: a later one, lost before its owner "
+        "wrote other objects, leaves no trace there"
+    )
+    for end in ends:
+        if end.claimed > end.epoch:
+            print_line(
+                f"container {end.container}: epoch {end.claimed} is claimed and its log holds nothing: it was never "
+                "opened, or it is lost"
+            )
 
 
 def _object_log(report: Report) -> dict[str, str]:

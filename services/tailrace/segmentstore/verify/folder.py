@@ -17,13 +17,14 @@ from tailrace.log.closed import ClosedLog, ReadOnlyDisk
 from tailrace.log.closed_object import ClosedObjectLog
 from tailrace.log.object_keys import LogKeys
 from tailrace.segmentstore.cache.cache_manager import CacheManager
-from tailrace.segmentstore.tier2.chunk_objects import ChunkObjects
+from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, ChunkObjects, writer_of_key
+from tailrace.segmentstore.tier2.snapshot import KIND, parse_key
 from tailrace.segmentstore.verify.container import ContainerVerification
 from tailrace.segmentstore.verify.container_log import LostLog
 from tailrace.segmentstore.verify.log_objects import account_for_log
 from tailrace.segmentstore.verify.objects import account_for_others
 from tailrace.segmentstore.verify.read_only_store import ReadOnlyStore
-from tailrace.segmentstore.verify.report import ContainerReport, Problem, Report
+from tailrace.segmentstore.verify.report import ContainerReport, LogEnd, Problem, Report
 from tailrace.storage.obstores import open_object_store
 
 if TYPE_CHECKING:
@@ -90,6 +91,16 @@ async def _any_below(store: ReadOnlyStore, prefix: str) -> bool:
     return False
 
 
+async def _written_epoch(store: ReadOnlyStore, container: int) -> int:
+    """Return the greatest epoch whose owner has written chunks, index pages or snapshots that exist; 0: none has."""
+    greatest = 0
+    for kind in (*OBJECT_KINDS, KIND):
+        async for info in store.list(f"{kind}{container}"):
+            snapshot, writer = parse_key(info.key), writer_of_key(info.key)
+            greatest = max(greatest, snapshot[1].epoch if snapshot else 0, writer[1] if writer else 0)
+    return greatest
+
+
 class _NoLogs:
     """Logs that are lost or elsewhere."""
 
@@ -97,7 +108,7 @@ class _NoLogs:
         """Return the last epoch for which the container's log is known to have been opened. StartError: unreadable."""
         return 0
 
-    def _known_epoch(self, container: int) -> int:
+    def known_epoch(self, container: int) -> int:
         """Return `opened_epoch`, or 0 when it is unreadable, which `_Verification` reports."""
         try:
             return self.opened_epoch(container)
@@ -128,7 +139,7 @@ class _FolderLogs(_NoLogs):
         """See _NoLogs."""
         directory = str(self._directory(container))
         await self._wait_until_free(directory)
-        return ClosedLog(self._disk, directory, container, opened_epoch=self._known_epoch(container))
+        return ClosedLog(self._disk, directory, container, opened_epoch=self.known_epoch(container))
 
     def log_bytes(self, container: int) -> int:
         """See _NoLogs."""
@@ -164,8 +175,9 @@ class _StoreLogs(_NoLogs):
         return 0 if self._path is None else opened_epoch(self._path, container)
 
     async def log(self, container: int) -> ClosedObjectLog:
-        """See _NoLogs."""
-        return ClosedObjectLog(self._store, container, opened_epoch=self._known_epoch(container))
+        """See _NoLogs. An epoch whose owner has written objects must be in the log, also where no folder knows it."""
+        written = await _written_epoch(self._store, container)  # before the log is read: a live owner may write more
+        return ClosedObjectLog(self._store, container, opened_epoch=max(self.known_epoch(container), written))
 
 
 _Logs = _NoLogs
@@ -256,6 +268,8 @@ class _Verification:
         if not isinstance(log, ClosedObjectLog):
             return ""
         await account_for_log(log, self._store, report)
+        known = log.has_begun and self._logs.known_epoch(container) == log.previous_epoch
+        report.report.log_ends.append(LogEnd(container, log.previous_epoch, log.last_claim, known))
         return log.directory if log.last_claim and not await log.same_owner() else ""
 
     def _advance(self, length_bytes: int) -> None:

@@ -43,6 +43,19 @@ class Orphan:
     length_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a log in objects ends: the newest epoch that has begun, and the newest that is claimed; 0: none.
+
+    ``known``: the data folder says that no later epoch has begun. Else one may be lost that left no other objects.
+    """
+
+    container: int
+    epoch: int
+    claimed: int
+    known: bool
+
+
 @dataclass(slots=True)
 class Report:
     """Sums over all verified data, and the problems.
@@ -79,6 +92,7 @@ class Report:
     orphan_count: int = 0
     orphan_bytes: int = 0
     problem_count: int = 0
+    log_ends: list[LogEnd] = field(default_factory=list)
     orphans: list[Orphan] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 

@@ -16,6 +16,7 @@ from tailrace.common import limits
 from tailrace.common.errors import StartError, UnavailableError
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.log.object import ObjectLog
+from tailrace.log.object_cleaner import ObjectCleaner
 from tailrace.segmentstore.api import AttributeUpdate, AttributeUpdateType
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.state import ContainerState
@@ -105,6 +106,11 @@ async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Cluster:
     await cluster.serve(fill)
     await cluster.serve(more)
     return cluster
+
+
+async def append_only(worker: Worker) -> None:
+    """An owner that is killed before it writes anything to Tier 2 but its log."""
+    await worker.container_for(A).append(A, [b"in the log alone"])
 
 
 object_log = pytest.mark.parametrize("cluster", ["object"], indirect=True)
@@ -278,6 +284,62 @@ async def test_a_log_that_is_gone(cluster: Cluster, pattern: str) -> None:
         (cluster.tier2 / key).unlink()
     (problem,) = (await cluster.verify()).problems
     assert problem.reason == "log log/0/ has lost epoch 2, its last one"
+
+
+async def unswept(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, work: Callable[[Worker], Awaitable[None]]) -> None:
+    """Serve as epoch 3, which ends before it deletes what epoch 2 needed."""
+
+    async def never(*_: object) -> None:
+        """The list failed, or the process was killed before."""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectCleaner, "sweep", never)
+        await cluster.serve(work)
+
+
+def ends(report: Report) -> list[tuple[int, int, int, bool]]:
+    return [(end.container, end.epoch, end.claimed, end.known) for end in report.log_ends]
+
+
+@object_log
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("pattern", [r"log/0/0*3/.*", r"log/0/(claims/)?0*3(/.*)?"], ids=["all but its claim", "all"])
+async def test_the_newest_epoch_of_a_log_is_gone_and_has_left_objects(
+    cluster: Cluster, pattern: str, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their keys have its number. Without the epochs of the folder nothing else shows that it was there."""
+    await unswept(cluster, monkeypatch, more)
+    for key in cluster.keys(pattern):
+        (cluster.tier2 / key).unlink()
+    (problem,) = (await cluster.verify(alone=alone)).problems
+    assert problem.reason == "log log/0/ has lost epoch 3, its last one"
+
+
+@object_log
+async def test_a_newest_epoch_that_left_no_objects_leaves_no_trace(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verification of Tier 2 alone cannot see that it is gone. It says up to where it has seen the log."""
+    await unswept(cluster, monkeypatch, append_only)
+    for key in cluster.keys(r"[ac]0/.*-0*3-.*|s0/0*3-.*"):
+        (cluster.tier2 / key).unlink()  # as if the server had been killed before
+    assert ends(await cluster.verify(alone=True)) == [(0, 3, 3, False)]
+    for key in cluster.keys(r"log/0/0*3/.*"):
+        (cluster.tier2 / key).unlink()
+    report = await cluster.verify(alone=True)
+    assert report.healthy, "an opening that failed leaves a claim, too"
+    assert ends(report) == [(0, 2, 3, False)]
+    (cluster.tier2 / f"log/0/claims/{3:020}").unlink()
+    report = await cluster.verify(alone=True)
+    assert report.healthy
+    assert ends(report) == [(0, 2, 2, False)]
+    (problem,) = (await cluster.verify()).problems
+    assert problem.reason == "log log/0/ has lost epoch 3, its last one", "the folder knows it"
+
+
+@object_log
+async def test_the_epochs_of_the_folder_prove_where_a_log_ends(cluster: Cluster) -> None:
+    assert ends(await cluster.verify()) == [(0, 2, 2, True)]
 
 
 @object_log
