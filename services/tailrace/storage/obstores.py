@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from obstore.exceptions import PermissionDeniedError as ObjectPermissionError
 from obstore.store import MemoryStore, S3Store
@@ -54,13 +53,13 @@ def open_object_store(
     Raises:
         StartError: the URL has another form, or the folder cannot be used.
     """
-    parts = urlsplit(url)
-    if parts.scheme == "memory":
+    scheme, host, path = _parts(url)
+    if scheme == "memory":
         return ObstoreObjects(MemoryStore())
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+    if scheme == "file":
+        if host not in ("", "localhost") or not path.startswith("/"):
             raise StartError(f"Tier 2 {url!r}: the folder must be absolute, with three slashes: file:///folder")
-        folder = Path(parts.path)
+        folder = Path(path)
         if not create and not folder.is_dir():
             raise StartError(f"Tier 2 folder {folder} does not exist")
         if create:  # else it may be a folder that can only be read
@@ -69,7 +68,9 @@ def open_object_store(
             except OSError as error:
                 raise StartError(f"Tier 2 folder {folder} cannot be used: {error.strerror}") from error
         return FolderObjects(folder)
-    if parts.scheme == "s3" and parts.netloc:
+    if scheme == "s3" and host:
+        if "?" in url or "#" in url:
+            raise StartError(f"Tier 2 {url!r}: the prefix in a bucket contains neither ? nor #")
         options: dict[str, Any] = {}
         if s3_endpoint:
             options = {"endpoint": s3_endpoint, "virtual_hosted_style_request": False}
@@ -84,14 +85,23 @@ def open_object_store(
         if s3_credentials and s3_credentials.session_token:
             options["session_token"] = s3_credentials.session_token
         store = S3Store(
-            parts.netloc,
+            host,
             # Each call has a deadline of its own, which cancels its request.
             client_options={"allow_http": True, "timeout": timedelta(seconds=limits.STORAGE_CALL_DEADLINE_MAX_S)},
             retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=10)},
             **options,
         )
-        return ObstoreObjects(store, parts.path)
+        return ObstoreObjects(store, path)
     raise StartError(f"Tier 2 {url!r} is neither file:///folder nor s3://bucket/prefix")
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Return scheme, host and path. Nothing is escaped: a folder's name may have any character, also ? and #."""
+    scheme, _, rest = url.partition(":")
+    if not rest.startswith("//"):
+        return scheme.lower(), "", rest
+    host, slash, path = rest[2:].partition("/")
+    return scheme.lower(), host, slash + path
 
 
 async def probe(store: ObjectStore, nonce: str, place: str = "Tier 2") -> None:
@@ -107,10 +117,20 @@ async def probe(store: ObjectStore, nonce: str, place: str = "Tier 2") -> None:
             await store.put(key, [nonce.encode()], if_absent=True)
         except (NoSuchBucketError, NotFoundError) as error:
             raise StartError(f"{place} does not exist: objects cannot be stored there") from error
+        except AlreadyExistsError as error:  # perhaps because of an own attempt, whose reply was lost
+            await _find_own(store, key, error)
         if await store.get(key) != nonce.encode():
             raise StartError(f"{place} returned other bytes than those written")
         await store.delete([key])
     except UnavailableError as error:
         raise UnavailableError(f"{place} is not available: {error}") from error
-    except (AlreadyExistsError, NotFoundError, ObjectPermissionError) as error:
+    except (NotFoundError, ObjectPermissionError) as error:
         raise StartError(f"{place} is not available: {error}") from error
+
+
+async def _find_own(store: ObjectStore, key: str, denied: AlreadyExistsError) -> None:
+    """Raise UnavailableError when a put-if-absent was denied, and there is no object."""
+    try:
+        await store.get(key)
+    except NotFoundError:
+        raise UnavailableError(f"put {key}: conflict with a concurrent put") from denied

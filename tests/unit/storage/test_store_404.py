@@ -244,3 +244,47 @@ async def test_a_store_that_has_too_many_requests_says_so(call: str, status: str
         with pytest.raises(UnavailableError, match=status[:3]) as caught:
             await CALLS[call](store)
         assert type(caught.value) is kind
+
+
+class LosesReplies(FakeS3):
+    """A store that answers 500 to the first put of each key: it has taken the object, or a proxy before it has not."""
+
+    def __init__(self, *, takes: bool) -> None:
+        super().__init__()
+        self._takes = takes
+        self._seen: set[str] = set()
+
+    def answer(self, verb: str, path: str, fields: Mapping[str, str], body: bytes) -> tuple[str, bytes]:
+        """See S3Endpoint."""
+        if verb != "PUT" or path in self._seen:
+            return super().answer(verb, path, fields, body)
+        self._seen.add(path)
+        if self._takes:
+            super().answer(verb, path, fields, body)
+        return "500 Internal Server Error", b""
+
+
+@pytest.mark.parametrize("takes", [True, False])
+async def test_a_lost_reply_does_not_end_a_start(takes: bool) -> None:
+    """The client library repeats the put, and gets 412 because of the first attempt."""
+    s3 = LosesReplies(takes=takes)
+    async with s3.serving() as store:
+        await probe(store, "nonce")
+    assert not s3.objects
+
+
+async def test_another_object_in_place_of_the_probes_ends_a_start() -> None:
+    s3 = FakeS3()
+    s3.objects["/bucket/p/probe/nonce"] = b"another one's"
+    async with s3.serving() as store:
+        with pytest.raises(StartError, match="other bytes"):
+            await probe(store, "nonce")
+
+
+async def test_a_conflict_without_an_object_is_no_reason_to_end() -> None:
+    s3 = FakeS3()
+    s3.status, s3.body_404 = "409 Conflict", b"<Error><Code>ConditionalRequestConflict</Code></Error>"
+    s3.catches = re.compile("PUT")
+    async with s3.serving() as store:
+        with pytest.raises(UnavailableError, match="conflict"):
+            await probe(store, "nonce")

@@ -29,6 +29,25 @@ def test_an_absolute_folder_is_made(tmp_path: Path, host: str) -> None:
     assert (tmp_path / "tier2").is_dir()
 
 
+def files_in(folder: Path) -> list[str]:
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("name", ["run#1", "what?now", "a%20b", "c;d", "e?f#g"])
+async def test_a_folder_has_any_name(tmp_path: Path, name: str) -> None:
+    """Nothing of a path is a query or a fragment: two folders would share a third one."""
+    store = open_object_store(f"file://{tmp_path}/{name}/tier2")
+    await store.put("c0/key", [b"data"])
+    assert [info.key async for info in store.list("c0")] == ["c0/key"]
+    assert files_in(tmp_path) == [f"{name}/tier2/c0/key"]
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/run#1", "s3://bucket/run?1", "s3://bucket#1", "s3://bucket/a?b#c"])
+def test_a_prefix_of_a_bucket_that_would_be_cut_off_is_refused(url: str) -> None:
+    with pytest.raises(StartError, match=r"contains neither \? nor #"):
+        open_object_store(url, s3_endpoint="http://127.0.0.1:1")
+
+
 @pytest.mark.parametrize("url", ["ftp://host/folder", "s3:///prefix", "folder", "/folder"])
 def test_other_kinds_are_refused(url: str) -> None:
     with pytest.raises(StartError, match=r"is neither file:///folder nor s3://bucket/prefix"):
