@@ -37,15 +37,6 @@ def writer_of_key(key: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2], 16)) if match else None
 
 
-def epoch_of_key(key: str) -> int:
-    """Return the epoch of the owner that wrote an object; 1 for a key of another form."""
-    parts = key.rpartition("/")[2].split("-")
-    try:
-        return int(parts[2], 16)
-    except (IndexError, ValueError):
-        return 1
-
-
 class Section:
     """A range of one segment to write. ``begins_event``: an event begins at its first byte, for certain."""
 

@@ -18,7 +18,7 @@ from tailrace.log.object_keys import LogKeys
 from tailrace.log.object_requests import frame_window
 from tailrace.log.object_scan import scan_slots
 from tailrace.log.probe import probe_conditions
-from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, epoch_of_key
+from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, writer_of_key
 from tailrace.segmentstore.tier2.snapshot import folder, parse_key
 
 if TYPE_CHECKING:
@@ -162,15 +162,18 @@ class ObjectLogs:
 async def epoch_of_objects(store: ObjectStore, container_id: int) -> int:
     """Return an epoch of the container that wrote to Tier 2, preferably of its newest snapshot; 0 when none did.
 
-    It shows that a log existed, for folders that have lost their epochs too.
+    It shows that a log existed, for folders that have lost their epochs too; 1 where only objects of other names do.
     """
     names = [parse_key(info.key) async for info in store.list(folder(container_id))]
     if epochs := [name[1].epoch for name in names if name is not None]:
         return max(epochs)
+    others = 0
     for kind in OBJECT_KINDS:
         async for info in store.list(f"{kind}{container_id}"):
-            return epoch_of_key(info.key)
-    return 0
+            if (writer := writer_of_key(info.key)) is not None:
+                return writer[1]
+            others = 1
+    return others
 
 
 async def _any_below(store: ObjectStore, prefix: str) -> bool:

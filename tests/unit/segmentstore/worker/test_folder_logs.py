@@ -16,8 +16,10 @@ from tailrace.common.errors import ContainerStoppedError, StartError, Unavailabl
 from tailrace.log.object import ObjectLog
 from tailrace.log.probe import probe_conditions
 from tailrace.segmentstore.container.lifecycle import Lifecycle
+from tailrace.segmentstore.tier2.snapshot import SnapshotName
 from tailrace.segmentstore.worker import folder_logs
 from tailrace.segmentstore.worker.worker import Worker
+from tailrace.storage.obstores import open_object_store
 from tailrace.storage.port import ObjectStore
 
 from ..conftest import eventually
@@ -227,3 +229,27 @@ async def test_two_servers_of_one_cluster(data: Path, monkeypatch: pytest.Monkey
     async with served(data) as worker:
         assert await content(worker) == [CONTENT + b"kept"] * CONTAINERS
         assert [status.epoch for status in worker.status()] == [5, 5]
+
+
+CHUNK = f"{9:016x}/{0:016x}-{100:016x}-{6:08x}-{1:012x}"
+
+
+@pytest.mark.parametrize(
+    ("keys", "epoch"),
+    [
+        ([], 0),
+        ([f"c0/{CHUNK}"], 6),
+        ([f"a0/{CHUNK}"], 6),
+        ([f"c0/{CHUNK}", SnapshotName(4, 9, "0a0b").key(0)], 4),
+        (["c0/notes-2026-11-30.txt"], 1),
+        (["c0/a-b-ffff"], 1),
+        (["c0/0-0-ffff", f"c0/{CHUNK}"], 6),
+        ([f"c1/{CHUNK}"], 0),
+    ],
+)
+async def test_the_epoch_that_objects_show(keys: list[str], epoch: int) -> None:
+    """A log must have it. What a person has put there has none, whatever its name looks like."""
+    store = open_object_store("memory://")
+    for key in keys:
+        await store.put(key, [b"data"])
+    assert await folder_logs.epoch_of_objects(store, 0) == epoch
