@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from tailrace.client.connections.left_reads import ReadPlace
     from tailrace.client.connections.pool import RequestPool, Requests
     from tailrace.cluster.data_folder import LogKind
     from tailrace.segmentstore.server.in_process import InProcessRequests
@@ -306,9 +307,9 @@ class OwnStorePool:
         self._own = own
         self._pool = pool
 
-    async def get(self, endpoint: StoreEndpoint, lane: str = CONTROL_LANE) -> Requests:
+    async def get(self, endpoint: StoreEndpoint, lane: str = CONTROL_LANE, place: ReadPlace | None = None) -> Requests:
         """See `RequestPool`."""
-        return self._own if lane == CONTROL_LANE else await self._pool.get(endpoint, lane)
+        return self._own if lane == CONTROL_LANE else await self._pool.get(endpoint, lane, place)
 
 
 def check_s3_endpoint(tier2: str, endpoint: str | None, environment: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import struct
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from harness.streamserver import StreamServer
 from tailrace.client.connections.pool import ConnectionPool
 from tailrace.client.context import ClientContext
 from tailrace.client.types import Endpoint
-from tailrace.common import names
+from tailrace.common import limits, names
 from tailrace.common.errors import NotFoundError
 from tailrace.kernel import split_events_bytes
 from tailrace.rpc import controller_pb2 as pb
@@ -46,7 +47,8 @@ Rule = Callable[[c.Command], "list[c.Command] | None"]
 class TinyStore:
     """Segments in memory. ``rules`` see every command first: a list answers it, None passes on, Cut disconnects.
 
-    ``after`` rules run when a command had its effect, before the answer leaves.
+    ``after`` rules run when a command had its effect, before the answer leaves. ``reads``: the unanswered reads of each
+    connection, which ends above the server's bound.
     """
 
     def __init__(self) -> None:
@@ -58,7 +60,8 @@ class TinyStore:
         self.merged: dict[str, str] = {}
         self.grown = asyncio.Condition()
         self._server = StreamServer(self._serve)
-        self._polls: set[asyncio.Task[None]] = set()
+        self._polls: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self.reads: Counter[asyncio.StreamWriter] = Counter()
 
     async def start(self, tls: ssl.SSLContext | None = None) -> None:
         await self._server.start(ssl=tls)
@@ -128,6 +131,9 @@ class TinyStore:
                     writer.write(encode(reply))
         except Cut:
             writer.transport.abort()  # without what is written
+        finally:
+            for task in [task for task, owner in self._polls.items() if owner is writer]:
+                task.cancel()
 
     async def _answer(
         self, command: c.Command, writers: dict[bytes, str], writer: asyncio.StreamWriter
@@ -137,9 +143,17 @@ class TinyStore:
             if replies is not None:
                 return replies
         if isinstance(command, c.ReadSegment):
+            if self.reads[writer] >= limits.REQUESTS_PER_CONNECTION_MAX:
+                raise Cut
             task = asyncio.create_task(self._poll(command, writer))
-            self._polls.add(task)
-            task.add_done_callback(self._polls.discard)
+            self._polls[task] = writer
+            self.reads[writer] += 1
+
+            def done(task: asyncio.Task[None]) -> None:
+                del self._polls[task]
+                self.reads[writer] -= 1
+
+            task.add_done_callback(done)
             return []
         replies = self._apply(command, writers)
         async with self.grown:

@@ -10,6 +10,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from tailrace.client.connections.left_reads import LeftReads
 from tailrace.client.connections.resolve import resolve
 from tailrace.common import limits
 from tailrace.common.errors import ConnectionLostError, DeadlineError, OverloadedError, ProtocolError, UnsupportedError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
+    from tailrace.client.connections.left_reads import ReadPlace
     from tailrace.client.types import Endpoint
 
 WIRE_VERSION: Final = 16
@@ -66,8 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = bytearray(_INITIAL_BUFFER_BYTES)
         self._start = self._end = 0
         self._pending: dict[int, asyncio.Future[c.Command]] = {}
-        self._left_reads: dict[tuple[str, int, int], tuple[int, asyncio.Future[c.Command]]] = {}
-        """Request and reply of pending reads that were cancelled, by segment, offset and length."""
+        self._left_reads = LeftReads()
         self._flows: dict[int, AppendFlow] = {}
         self._last_request = 0
         self._last_flow = 0
@@ -92,6 +93,20 @@ class Connection(asyncio.BufferedProtocol):
     def may_set_up(self) -> bool:
         """Return whether another writer may be set up here (docs/protocol/wire.md#set-up)."""
         return self._setups < limits.SETUP_APPENDS_PER_CONNECTION_MAX
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether another request can be made: the server closes a connection with too many of them."""
+        return len(self._pending) < limits.CLIENT_REQUESTS_IN_FLIGHT_MAX
+
+    @property
+    def left_reads(self) -> int:
+        """Return the number of cancelled reads that wait at the server."""
+        return len(self._left_reads)
+
+    def has_left(self, place: ReadPlace) -> bool:
+        """Return whether a cancelled read of that place waits at the server. The next one takes it over."""
+        return self.is_open and place in self._left_reads
 
     def retire(self) -> None:
         """Close when no writer and no request uses this connection."""
@@ -120,8 +135,11 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises:
             ConnectionLostError: the connection ended first. DeadlineError: no reply in time.
+            OverloadedError: it `has_room` no more.
         """
-        if len(self._pending) >= limits.CLIENT_REQUESTS_IN_FLIGHT_MAX:
+        if deadline_s is None and self.has_left(place := (command.segment, command.offset)):
+            return await self._read(place, *self._left_reads.take(place), is_new=False)
+        if not self.has_room:
             raise OverloadedError(
                 f"{len(self._pending)} requests are in flight to {self.endpoint}, which is the maximum"
             )
@@ -131,11 +149,13 @@ class Connection(asyncio.BufferedProtocol):
             self._setups += 1
         future: asyncio.Future[c.Command] = self._loop.create_future()
         self._check_open()
-        if deadline_s is None:
-            return await self._read(command, future)
+        parts = encode_parts(command)
         self._pending[request_id] = future
+        if deadline_s is None:
+            self._write(parts)
+            return await self._read((command.segment, command.offset), request_id, future, is_new=True)
         try:
-            self._write(encode_parts(command))
+            self._write(parts)
             async with asyncio.timeout(deadline_s):
                 return await future
         except TimeoutError as error:
@@ -145,33 +165,29 @@ class Connection(asyncio.BufferedProtocol):
             if self._retired:
                 self._loop.call_soon(self._close_if_unused)  # the caller of this set-up may register a writer now
 
-    async def _read(self, command: c.ReadSegment, future: asyncio.Future[c.Command]) -> c.Command:
+    async def _read(
+        self, place: ReadPlace, request_id: int, future: asyncio.Future[c.Command], *, is_new: bool
+    ) -> c.Command:
         """Read. A cancelled read stays at the server until data come: the next one of the same place takes it over."""
-        place = command.segment, command.offset, command.suggested_length
-        request_id, future = self._left_reads.pop(place, (command.request_id, future))
         try:
-            if request_id == command.request_id:
-                self._pending[request_id] = future
-                self._write(encode_parts(command))
             return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            if not future.done() and place not in self._left_reads:
-                self._left_reads[place] = request_id, future
-                if request_id == command.request_id:  # once for each request: polls may go on for days
+        except BaseException:
+            if not future.done():
+                self._left_reads.add(place, request_id, future)
+                if is_new:  # once for each request: polls may go on for days
                     future.add_done_callback(lambda done: self._drop_read(place, request_id, done))
             raise
         finally:
-            if self._left_reads.get(place) != (request_id, future):
+            if future.done():
                 self._pending.pop(request_id, None)
             if self._retired:
                 self._loop.call_soon(self._close_if_unused)
 
-    def _drop_read(self, place: tuple[str, int, int], request_id: int, future: asyncio.Future[c.Command]) -> None:
+    def _drop_read(self, place: ReadPlace, request_id: int, future: asyncio.Future[c.Command]) -> None:
         """Forget a read that had no waiter when it ended."""
         if not future.cancelled():
             future.exception()
-        if self._left_reads.get(place) == (request_id, future):
-            del self._left_reads[place]
+        if self._left_reads.discard(place, request_id):
             self._pending.pop(request_id, None)
 
     def open_flow(self, flow: AppendFlow) -> int:

@@ -47,6 +47,7 @@ from tailrace.wire import commands as c
 if TYPE_CHECKING:
     import uuid
 
+    from tailrace.client.connections.left_reads import ReadPlace
     from tailrace.client.connections.pool import RequestPool
     from tailrace.client.connections.tokens import TokenSource
     from tailrace.common.ports import Entropy
@@ -116,10 +117,11 @@ class SegmentClient:
         lane: str,
         deadline_s: float | None,
         sending: Callable[[], None] | None = None,
+        place: ReadPlace | None = None,
     ) -> R:
         endpoint = await self._locate(segment)
         try:
-            connection = await self.pool.get(endpoint, lane)
+            connection = await self.pool.get(endpoint, lane, place)
             if sending is not None:
                 sending()
             answer = await connection.request(command, deadline_s)
@@ -267,7 +269,8 @@ class SegmentClient:
     ) -> SegmentReadResult:
         """Return bytes from `offset`. At the tail of an unsealed segment, wait up to `timeout_s` for data.
 
-        See docs/protocol/wire.md#reads.
+        See docs/protocol/wire.md#reads. The server may return more than `max_length`: its least length, or what an
+        earlier read of this place that was cancelled had asked for.
 
         Raises:
             SegmentTruncatedError: `offset` lies before the start. BadRequestError: beyond the end of a sealed one.
@@ -292,7 +295,15 @@ class SegmentClient:
             sent_at_s = math.inf  # the time of looking for its server and connecting to it does not count
             try:
                 command = c.ReadSegment(name, offset, max_length, await self.token(name))
-                reply = await self._once(name, command, c.SegmentRead, lane="read", deadline_s=None, sending=sending)
+                reply = await self._once(
+                    name,
+                    command,
+                    c.SegmentRead,
+                    lane="read",
+                    deadline_s=None,
+                    sending=sending,
+                    place=(name, offset),
+                )
                 if not reply.data and not reply.end_of_segment:
                     raise ContainerStoppedError(
                         f"the container of {name} is stopping"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.client.connections import segments
+from tailrace.client.connections.left_reads import ReadPlace
 from tailrace.client.connections.segments import SegmentClient
 from tailrace.client.types import Endpoint
 from tailrace.common.errors import ConnectionLostError, UnavailableError
@@ -19,7 +20,7 @@ class Silent:
     def __init__(self) -> None:
         self.attempts = 0
 
-    async def get(self, endpoint: Endpoint, lane: str) -> Any:
+    async def get(self, endpoint: Endpoint, lane: str, place: ReadPlace | None = None) -> Any:
         """Fail late."""
         self.attempts += 1
         await asyncio.sleep(0.2)

@@ -51,10 +51,10 @@ async def test_polls_that_go_on_for_days_leave_one_callback() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
                 await connection.request(c.ReadSegment("s/t/0.#epoch.0", 0, 100, ""), None)
-    ((_, left),) = connection._left_reads.values()
+    (left,) = connection._pending.values()
     assert len(cast("Any", left)._callbacks) == 1
-    assert len(connection._pending) == 1
+    assert (connection.left_reads, len(connection._pending)) == (1, 1)
     connection.abort()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert (connection._left_reads, connection._pending) == ({}, {})
+    assert (connection.left_reads, connection._pending) == (0, {})
