@@ -65,10 +65,12 @@ class ConnectionPool:
             full.
         """
         if place is not None:
-            for number in range(limits.CLIENT_CONNECTIONS_PER_LANE_MAX):
-                known = self._opened((endpoint, lane, number))
+            number = 0
+            while (key := (endpoint, lane, number)) in self._connections:
+                known = self._opened(key)
                 if known is not None and known.has_left(place):
                     return known
+                number += 1
         for number in range(limits.CLIENT_CONNECTIONS_PER_LANE_MAX):
             connection = await self._connected((endpoint, lane, number))
             if connection.left_reads >= limits.CLIENT_LEFT_READS_MAX:

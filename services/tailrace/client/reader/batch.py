@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.client.reader.read_ahead import ReadAhead
 from tailrace.client.reader.segment_input import UNLIMITED_OFFSET, SegmentInput
 from tailrace.common import limits
 from tailrace.common.stream_cut import FUTURE_OFFSET
@@ -57,7 +58,9 @@ class SegmentReader:
 
     def __init__(self, context: ClientContext, segment: str, start: int, end: int = UNLIMITED_OFFSET) -> None:
         self._changed = asyncio.Event()
-        self._input = SegmentInput(context, segment, start, end_offset=end, changed=self._changed.set)
+        self._input = SegmentInput(
+            context, segment, start, end_offset=end, ahead=ReadAhead(), changed=self._changed.set
+        )
 
     async def __aenter__(self) -> SegmentReader:
         return self

@@ -14,6 +14,7 @@ from tailrace.client.group.state.records import ENDED_OFFSET, Position, is_silen
 from tailrace.client.group.synchronizer import GroupSynchronizer
 from tailrace.client.group.view import positions_of
 from tailrace.client.model import name_of
+from tailrace.client.reader.read_ahead import ReadAhead
 from tailrace.client.reader.segment_input import SegmentInput
 from tailrace.client.reader.time_windows import TimeWindows
 from tailrace.client.reader.truncations import Truncations
@@ -86,6 +87,7 @@ class EventReader:
         self._windows = TimeWindows(context)
         self._truncations = Truncations(context)
         self._truncated: SegmentTruncatedError | None = None
+        self._ahead = ReadAhead()
         self._inputs: dict[str, SegmentInput] = {}
         self._ended: dict[str, int] = {}
         self._changed = asyncio.Event()
@@ -314,7 +316,12 @@ class EventReader:
             self._ended[taken.segment] = taken.offset
             return
         self._inputs[taken.segment] = SegmentInput(
-            self._context, taken.segment, taken.offset, end_offset=taken.end_offset, changed=self._changed.set
+            self._context,
+            taken.segment,
+            taken.offset,
+            end_offset=taken.end_offset,
+            ahead=self._ahead,
+            changed=self._changed.set,
         )
 
     async def _note_ends(self) -> None:

@@ -24,6 +24,7 @@ from tailrace.kernel import split_events_bytes
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
+    from tailrace.client.reader.read_ahead import ReadAhead
 
 UNLIMITED_OFFSET: Final = 2**63 - 1
 
@@ -42,6 +43,7 @@ class SegmentInput:
         offset: int,
         *,
         end_offset: int = UNLIMITED_OFFSET,
+        ahead: ReadAhead,
         changed: Callable[[], None],
     ) -> None:
         self.segment = segment
@@ -50,10 +52,13 @@ class SegmentInput:
         self.failure: DataError | None = None
         self._context = context
         self._changed = changed
+        self._part = ahead.part()
         self._events: list[bytes] = []
         self._next = 0
         self._rest = bytearray()
         self._fetched_to = offset
+        self._has_more = False
+        self._closed = False
         self._sealed_end = False
         self._error: TailraceError | None = None
         self._room = asyncio.Event()
@@ -87,8 +92,7 @@ class SegmentInput:
             taken = self._before_end(taken)
         self.offset += sum(map(len, taken)) + EVENT_HEADER_BYTES * len(taken)
         if self._next == len(self._events):
-            self._events, self._next = [], 0
-            self._room.set()
+            self._returned()
         return taken
 
     def take_fetched(self) -> bytes | None:
@@ -99,9 +103,14 @@ class SegmentInput:
         self._next += 1
         self.offset += len(event) + EVENT_HEADER_BYTES
         if self._next == len(self._events):
-            self._events, self._next = [], 0
-            self._room.set()
+            self._returned()
         return event
+
+    def _returned(self) -> None:
+        """Make room: all parsed events were returned."""
+        self._events, self._next = [], 0
+        self._room.set()
+        self._part.returned()
 
     def take_back(self, events: list[bytes]) -> None:
         """Undo the last `take`, which returned these events: the next one returns them again."""
@@ -130,6 +139,7 @@ class SegmentInput:
             error = SegmentTruncatedError(self.segment, error.start_offset, self.offset)
             self.offset = error.start_offset
         self._fetched_to = self.offset
+        self._has_more = False
         self._task = asyncio.create_task(self._fill(), name=f"read {self.segment}")
         return error
 
@@ -137,6 +147,9 @@ class SegmentInput:
         """Stop reading."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if not self._closed:
+            self._closed = True
+            self._part.close()
 
     # -- fetching -----------------------------------------------------------------------------------------------
 
@@ -144,19 +157,29 @@ class SegmentInput:
         """Read ahead until the end; buffer at most one batch of events and one reply."""
         try:
             while not self._sealed_end and self._fetched_to - len(self._rest) < self.end_offset:
-                read = await self._context.segments.read(self.segment, self._fetched_to, limits.READER_REQUEST_BYTES)
-                self._fetched_to += len(read.data)
-                self._rest += read.data
+                end = await self._fetch()
                 await self._parse()
-                self._sealed_end = read.end
-                if read.end and self._rest:
+                self._sealed_end = end  # not before all events are parsed: see `ended`
+                if self._sealed_end and self._rest:
                     raise CorruptionError(f"{self.segment} at {self._fetched_to}", "the last event is cut off")
-                if read.end or self._events:
+                if self._sealed_end or self._events:
                     self._changed()
         except Exception as error:  # the next `take` raises it
             self._rest.clear()
+            self._part.drop_fetched()
             self._error = as_known(error, f"the reading of {self.segment}")
             self._changed()
+
+    async def _fetch(self) -> bool:
+        """Read what follows, as much as the segment's part of the reader's memory allows; return whether it ends."""
+        await self._part.room_for(self._bytes_of_next_event())
+        length = self._part.request_bytes(len(self._rest), has_more=self._has_more)
+        read = await self._context.segments.read(self.segment, self._fetched_to, length)
+        self._fetched_to += len(read.data)
+        self._rest += read.data
+        self._has_more = not read.at_tail
+        self._part.keep(max(len(self._rest), self._bytes_of_next_event()))
+        return read.end
 
     async def _parse(self) -> None:
         """Parse the fetched bytes when all earlier events were returned."""
@@ -173,6 +196,7 @@ class SegmentInput:
             raise CorruptionError(place, str(error)) from error
         del self._rest[:consumed]
         self._events, self._next = events, 0
+        self._part.parsed(len(self._rest))
 
     def _bytes_of_next_event(self) -> int:
         """Return the size of the next event, so that a large one is not parsed for every piece of it."""
