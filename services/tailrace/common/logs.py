@@ -14,6 +14,8 @@ import structlog
 from tailrace.common import limits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from structlog.typing import FilteringBoundLogger
 
 
@@ -47,6 +49,33 @@ def configure_notes() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
+
+
+class LibraryLog:
+    """Logs of code that runs in applications: through structlog where the program has configured that, as servers do.
+
+    Otherwise through `logging`, under the name of the module. Its warnings go to standard error unless the application
+    says otherwise, and never to standard output, where structlog's own defaults write.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._structured = structlog.get_logger(name)
+        self._plain = logging.getLogger(name)
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Log at level INFO."""
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Log at level WARNING. ``exc_info`` is as in `logging`."""
+        self._log(logging.WARNING, event, fields)
+
+    def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
+        if structlog.is_configured():
+            self._structured.log(level, event, **fields)
+        elif self._plain.isEnabledFor(level):
+            trace = fields.pop("exc_info", None)
+            self._plain.log(level, "%s", _in_words(event, fields), exc_info=trace, stacklevel=3)
 
 
 class _ServerLogger(structlog.WriteLogger):
@@ -112,6 +141,11 @@ class LimitedLog:
 
 def _as_note(_: object, __: str, event: structlog.typing.EventDict) -> str:
     """Return ``tailrace: what happened: key=value, …``, without a traceback."""
-    words = str(event.pop("event")).replace("_", " ")
+    words = str(event.pop("event"))
     event.pop("exc_info", None)
-    return f"tailrace: {words}: " + ", ".join(f"{key}={value}" for key, value in event.items())
+    return f"tailrace: {_in_words(words, event)}"
+
+
+def _in_words(event: str, fields: Mapping[str, Any]) -> str:
+    """Return ``what happened: key=value, …``."""
+    return f"{event.replace('_', ' ')}: " + ", ".join(f"{key}={value}" for key, value in fields.items())

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import structlog
-
 from tailrace.client.control.transport import UnknownStatusError
 from tailrace.client.model import Cut, SegmentRange, StreamName
 from tailrace.client.retry import Backoff
@@ -19,6 +17,7 @@ from tailrace.common.errors import (
     TailraceError,
     UnavailableError,
 )
+from tailrace.common.logs import LibraryLog
 from tailrace.common.ranges import KeyRange
 from tailrace.common.real_ports import SystemEntropy
 from tailrace.rpc import controller_pb2 as pb
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from tailrace.common.ports import Entropy
 
 M = TypeVar("M", bound="Message")
-_LOG = structlog.get_logger(__name__)
+_LOG = LibraryLog(__name__)
 
 
 class Caller:

@@ -10,18 +10,17 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-import structlog
-
 from tailrace.client.group.state import records as r
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, ClientClosedError, NotFoundError, TailraceError
+from tailrace.common.logs import LibraryLog
 
 if TYPE_CHECKING:
     from tailrace.client.group.state.state import GroupState
     from tailrace.common.ports import Entropy
 
 
-_LOG = structlog.get_logger(__name__)
+_LOG = LibraryLog(__name__)
 
 
 class Watch:

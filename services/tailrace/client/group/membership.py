@@ -14,8 +14,6 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-import structlog
-
 from tailrace.client.group.liveness import HeartbeatWriter, Watch
 from tailrace.client.group.publisher import Publisher
 from tailrace.client.group.reader_group import UNLIMITED_OFFSET, initial_record
@@ -29,6 +27,7 @@ from tailrace.common.errors import (
     NotFoundError,
     ReinitializationRequiredError,
 )
+from tailrace.common.logs import LibraryLog
 from tailrace.common.ports import new_uuid
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from tailrace.common.ranges import KeyRange
 
 
-_LOG = structlog.get_logger(__name__)
+_LOG = LibraryLog(__name__)
 
 Positions = Callable[[], dict[str, int]]
 

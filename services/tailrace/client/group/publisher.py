@@ -9,8 +9,6 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-import structlog
-
 from tailrace.client.group.state import policy
 from tailrace.client.group.state import records as r
 from tailrace.client.group.stream_cuts import complete_cuts
@@ -23,6 +21,7 @@ from tailrace.common.errors import (
     UnavailableError,
     WriteConflictError,
 )
+from tailrace.common.logs import LibraryLog
 from tailrace.common.task_groups import gather_bounded
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from tailrace.client.model import ReaderGroupConfig
     from tailrace.common.stream_cut import StreamCut
 
-_LOG = structlog.get_logger(__name__)
+_LOG = LibraryLog(__name__)
 
 
 class Publisher:

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from tailrace.client.retry import Backoff, as_known
 from tailrace.client.writer.append_blocks import Block, Run
 from tailrace.client.writer.large_events import append_large_event
@@ -25,6 +23,7 @@ from tailrace.common.errors import (
     UnavailableError,
     WrongHostError,
 )
+from tailrace.common.logs import LibraryLog
 from tailrace.common.ports import new_uuid
 from tailrace.kernel import pack_events
 from tailrace.wire import commands as c
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
     from tailrace.client.types import Endpoint
 
-_LOG = structlog.get_logger(__name__)
+_LOG = LibraryLog(__name__)
 LANE: Final = "append"
 _UNKNOWN_WRITER: Final = -(2**63)
 

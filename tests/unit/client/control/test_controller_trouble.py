@@ -292,6 +292,7 @@ async def test_a_controller_in_trouble_during_a_scale_does_not_end_a_writer(
         async with EventWriter(context, STREAM) as writer:
             await writer.write_event(b"x", "k")
             controller.scale([0], (E1 + 1, 0.0, 0.5), (E1 + 2, 0.5, 1.0))
+            structlog.configure()  # an application that has its own logs
             with structlog.testing.capture_logs() as logs:
                 await writer.write_event(b"y", "k")
     assert [entry["event"] for entry in logs].count("write_waits") == 1, "once, however often it is asked"
@@ -408,6 +409,7 @@ async def test_writers_that_noted_a_time_are_removed_at_their_end(controller: An
 async def test_the_reason_of_a_long_wait_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CLIENT_WAIT_NOTICE_S", 0.05)
     script = Script(*[UnavailableError("container 3 stopped")] * 6, segments((0, 0.0, 1.0)))
+    structlog.configure()  # an application that has its own logs
     with structlog.testing.capture_logs() as logs:
         async with asyncio.timeout(DEADLINE_S):
             await ControllerClient(LocalTransport(script)).current_segments(STREAM)

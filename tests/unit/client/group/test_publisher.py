@@ -57,6 +57,7 @@ class Group:
     async def publish(self) -> list[Any]:
         """Publish the checkpoint; what was logged."""
         made: Any = publisher.Publisher
+        structlog.configure()  # an application that has its own logs
         with structlog.testing.capture_logs() as logs:
             publishing = made(self, self, "s/g")
             publishing.begin()

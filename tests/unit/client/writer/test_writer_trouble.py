@@ -192,6 +192,7 @@ async def test_the_reason_of_a_long_wait_is_logged_once(
     for _ in range(2):
         store.drop_all()
         store.cut(c.SetupAppend, times=8)
+        structlog.configure()  # an application that has its own logs
         with structlog.testing.capture_logs() as logs:
             async with asyncio.timeout(DEADLINE_S):
                 await writer.write_event(b"one", "k")
