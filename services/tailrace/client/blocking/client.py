@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from tailrace.client.async_client import Client
 from tailrace.client.blocking.manage import BlockingReaderGroupManager, BlockingStreamManager
 from tailrace.client.blocking.portal import Portal, next_of
-from tailrace.client.blocking.read import BlockingByteStreamReader, BlockingEventReader, BlockingTable
+from tailrace.client.blocking.read import BlockingByteStreamReader, BlockingEventReader
+from tailrace.client.blocking.shared_state import BlockingRevisionedStream, BlockingTable
 from tailrace.client.blocking.write import BlockingByteStreamWriter, BlockingEventWriter, BlockingTransactionalWriter
 from tailrace.common import limits
 
@@ -73,16 +74,22 @@ class BlockingClient:
         finally:
             self._portal.close()
 
-    def writer(self, stream: str | StreamName) -> BlockingEventWriter:
+    def writer(self, stream: str | StreamName, *, writer_id: str | None = None) -> BlockingEventWriter:
         """Return a started writer of events."""
-        made = self._portal.call(lambda: self._client.writer(stream))
+        made = self._portal.call(lambda: self._client.writer(stream, writer_id=writer_id))
         return BlockingEventWriter(self._portal, self._portal.run(made.start()))
 
     def transactional_writer(
-        self, stream: str | StreamName, *, lease_ms: int = limits.TRANSACTION_LEASE_DEFAULT_MS
+        self,
+        stream: str | StreamName,
+        *,
+        writer_id: str | None = None,
+        lease_ms: int = limits.TRANSACTION_LEASE_DEFAULT_MS,
     ) -> BlockingTransactionalWriter:
         """Return a writer of transactions."""
-        made = self._portal.call(lambda: self._client.transactional_writer(stream, lease_ms=lease_ms))
+        made = self._portal.call(
+            lambda: self._client.transactional_writer(stream, writer_id=writer_id, lease_ms=lease_ms)
+        )
         return BlockingTransactionalWriter(self._portal, made)
 
     def reader_groups(self, scope: str) -> BlockingReaderGroupManager:
@@ -110,6 +117,10 @@ class BlockingClient:
         """Return a started key-value table."""
         made = self._portal.call(lambda: self._client.table(scope, table))
         return BlockingTable(self._portal, self._portal.run(made.start()))
+
+    def revisioned(self, stream: str | StreamName) -> BlockingRevisionedStream:
+        """Return a revisioned stream, for state that several processes share. Raises NoSuchStreamError."""
+        return BlockingRevisionedStream(self._portal, self._portal.run(self._client.revisioned(stream)))
 
     def slices(
         self, stream: str | StreamName, start: StreamCut | None = None, end: StreamCut | None = None

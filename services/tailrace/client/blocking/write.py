@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tailrace.client.blocking.portal import Portal
     from tailrace.client.byte_stream import ByteStreamWriter
     from tailrace.client.model import TransactionState
+    from tailrace.client.writer.event_writer import EventWriter
     from tailrace.client.writer.routed_writer import RoutedWriter
     from tailrace.client.writer.transactions import Transaction, TransactionalWriter
 
@@ -39,6 +40,15 @@ class _BlockingWrites:
         """Wait until everything written is durable. Raises the error of a failed event."""
         self._run(self._routed.flush())
 
+    @property
+    def active(self) -> bool:
+        """Return whether the writer takes events."""
+        return self._routed.active
+
+    def close(self) -> None:
+        """Flush and stop. A transaction is left to its lease, and to clients that resume it."""
+        self._run(self._routed.close())
+
     def abandon(self) -> None:
         """Stop at once. Events or bytes that are not durable yet may be stored or not."""
         self._run(self._routed.abandon())
@@ -46,6 +56,12 @@ class _BlockingWrites:
 
 class BlockingEventWriter(_BlockingWrites):
     """The blocking form of `EventWriter`. Writes return nothing: use `flush`."""
+
+    def __init__(self, portal: Portal, writer: EventWriter) -> None:
+        super().__init__(portal, writer)
+        self.stream = writer.stream
+        self.writer_id = writer.writer_id
+        self._writer = writer
 
     def __enter__(self) -> Self:
         return self
@@ -56,9 +72,9 @@ class BlockingEventWriter(_BlockingWrites):
         else:
             self.abandon()
 
-    def close(self) -> None:
-        """Flush and stop."""
-        self._run(self._routed.close())
+    def note_time(self, timestamp_ms: int) -> None:
+        """Report to the controller that all events up to this time are written: call `flush` before."""
+        self._run(self._writer.note_time(timestamp_ms))
 
 
 class BlockingTransaction(_BlockingWrites):
@@ -66,6 +82,8 @@ class BlockingTransaction(_BlockingWrites):
 
     def __init__(self, portal: Portal, transaction: Transaction) -> None:
         super().__init__(portal, transaction)
+        self.stream = transaction.stream
+        self.transaction_id = transaction.transaction_id
         self._transaction = transaction
 
     def __enter__(self) -> Self:
@@ -74,11 +92,6 @@ class BlockingTransaction(_BlockingWrites):
     def __exit__(self, *failure: object) -> None:
         self._run(self._transaction.__aexit__(*failure))
 
-    @property
-    def transaction_id(self) -> uuid.UUID:
-        """Return the id of the transaction."""
-        return self._transaction.transaction_id
-
     def commit(self, timestamp_ms: int | None = None) -> None:
         """Commit."""
         self._run(self._transaction.commit(timestamp_ms))
@@ -86,6 +99,10 @@ class BlockingTransaction(_BlockingWrites):
     def abort(self) -> None:
         """Abort."""
         self._run(self._transaction.abort())
+
+    def ping(self) -> None:
+        """Extend the lease. Raises IllegalStateError when the transaction is no longer open."""
+        self._run(self._transaction.ping())
 
     def state(self) -> TransactionState:
         """Return the transaction's state from the controller."""
@@ -100,6 +117,8 @@ class BlockingTransactionalWriter:
     """The blocking form of `TransactionalWriter`."""
 
     def __init__(self, portal: Portal, writer: TransactionalWriter) -> None:
+        self.stream = writer.stream
+        self.writer_id = writer.writer_id
         self._portal = portal
         self._writer = writer
 
@@ -126,6 +145,7 @@ class BlockingByteStreamWriter:
     """The blocking form of `ByteStreamWriter`."""
 
     def __init__(self, portal: Portal, writer: ByteStreamWriter) -> None:
+        self.stream = writer.stream
         self._run = portal.run
         self._writer = writer
 
@@ -149,6 +169,10 @@ class BlockingByteStreamWriter:
     def abandon(self) -> None:
         """Stop at once. Events or bytes that are not durable yet may be stored or not."""
         self._run(self._writer.abandon())
+
+    def length(self) -> int:
+        """Return the offset of the end of the stream."""
+        return self._run(self._writer.length())
 
     def truncate(self, offset: int) -> None:
         """Truncate the stream at `offset`."""
