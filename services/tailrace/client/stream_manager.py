@@ -12,7 +12,7 @@ from tailrace.client.model import SegmentRange, StreamName, name_of
 from tailrace.client.tails import tail_cut
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotEmptyError, StreamSealedError
-from tailrace.common.names import READER_GROUP_PREFIX
+from tailrace.common.names import READER_GROUP_PREFIX, some_of
 from tailrace.common.stream_cut import StreamCut
 from tailrace.common.stream_policies import StreamConfig
 
@@ -172,7 +172,4 @@ class StreamManager:
 
 def _named(kind: str, names: Sequence[str]) -> str:
     """Return the count of a kind, and some names."""
-    shown = ", ".join(names[: limits.NAMES_SHOWN_MAX])
-    more = len(names) - limits.NAMES_SHOWN_MAX
-    text = f"{shown} and {more} more" if more > 0 else shown
-    return f"{len(names)} {kind}{'' if len(names) == 1 else 's'} ({text})"
+    return f"{len(names)} {kind}{'' if len(names) == 1 else 's'} ({some_of(names)})"

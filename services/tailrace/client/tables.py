@@ -5,7 +5,8 @@ See docs/protocol/naming.md#key-value-tables.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from tailrace.client.control.tables import TableConfig
@@ -13,7 +14,7 @@ from tailrace.client.hashing import table_key_position
 from tailrace.client.model import SegmentRange, StreamName, owner_of
 from tailrace.client.types import NO_VERSION, NOT_EXISTS, TableEntry
 from tailrace.common import limits, names
-from tailrace.common.errors import BadRequestError
+from tailrace.common.errors import BadRequestError, TableKeyBadVersionError, TableKeyNotExistsError
 
 if TYPE_CHECKING:
     from tailrace.client.context import ClientContext
@@ -66,13 +67,14 @@ class KeyValueTable:
 
     async def put_all(self, entries: Sequence[tuple[TableKeyParts, bytes, int | None]]) -> list[int]:
         """Insert or update entries of one primary key atomically; return the new versions in order."""
-        if not entries or any(key.primary != entries[0][0].primary for key, _, _ in entries):
-            raise BadRequestError("an atomic update needs entries of one primary key")
         rows = [
-            TableEntry(self._packed(key), value, NO_VERSION if version is None else version)
+            TableEntry(self._packed(key), _checked("a value", value), NO_VERSION if version is None else version)
             for key, value, version in entries
         ]
-        return await self._context.segments.table_update(self._segment(entries[0][0].primary), rows)
+        if not entries or any(key.primary != entries[0][0].primary for key, _, _ in entries):
+            raise BadRequestError("an atomic update needs entries of one primary key")
+        with self._naming([(key, version) for key, _, version in entries if version is not None]):
+            return await self._context.segments.table_update(self._segment(entries[0][0].primary), rows)
 
     async def insert(self, key: TableKeyParts, value: bytes) -> int:
         """Insert an entry if the key is absent."""
@@ -80,13 +82,15 @@ class KeyValueTable:
 
     async def get(self, key: TableKeyParts) -> TableValue | None:
         """Return the entry of a key."""
-        found = await self._context.segments.table_get(self._segment(key.primary), [self._packed(key)])
+        packed = self._packed(key)
+        found = await self._context.segments.table_get(self._segment(key.primary), [packed])
         return None if found[0] is None else self._unpacked(found[0])
 
     async def remove(self, key: TableKeyParts, *, version: int | None = None) -> None:
         """Remove an entry, with `version` only that version. Raises TableKeyBadVersionError, TableKeyNotExistsError."""
         wanted = (self._packed(key), NO_VERSION if version is None else version)
-        await self._context.segments.table_remove(self._segment(key.primary), [wanted])
+        with self._naming([(key, NO_VERSION if version is None else version)]):
+            await self._context.segments.table_remove(self._segment(key.primary), [wanted])
 
     async def entries(self, primary: bytes | None = None) -> AsyncIterator[TableValue]:
         """Yield all entries in order of key within each segment, or the entries of one primary key."""
@@ -121,10 +125,35 @@ class KeyValueTable:
     def _name_of(self, identifier: int) -> str:
         return StreamName(self.scope, self.table + names.TABLE_SUFFIX).segment(identifier)
 
+    @contextlib.contextmanager
+    def _naming(self, expected: Sequence[tuple[TableKeyParts, int]]) -> Iterator[None]:
+        """Name keys and table in the error of a condition that does not hold; a reply names the segment alone."""
+        try:
+            yield
+        except (TableKeyBadVersionError, TableKeyNotExistsError) as error:
+            if len(expected) != 1:
+                each = [
+                    f"{_shown(key)} " + ("absent" if version == NOT_EXISTS else f"at version {version}")
+                    for key, version in expected
+                ]
+                reason = f"a key of table {self.scope}/{self.table} is not as expected: {names.some_of(each)}"
+            else:
+                ((key, version),) = expected
+                reason = f"key {_shown(key)} of table {self.scope}/{self.table} "
+                if isinstance(error, TableKeyNotExistsError):
+                    reason += "does not exist"
+                else:
+                    reason += "exists already" if version == NOT_EXISTS else f"is not at version {version}"
+            raise type(error)(reason) from error
+
     def _packed(self, key: TableKeyParts) -> bytes:
-        self._check_length("primary", key.primary, self._config.primary_key_length)
-        self._check_length("secondary", key.secondary, self._config.secondary_key_length)
-        return key.primary + key.secondary
+        if not isinstance(key, TableKeyParts):
+            raise BadRequestError(f"a key is of type {type(key).__name__}, not TableKeyParts")
+        primary = _checked("the primary key", key.primary)
+        secondary = _checked("the secondary key", key.secondary)
+        self._check_length("primary", primary, self._config.primary_key_length)
+        self._check_length("secondary", secondary, self._config.secondary_key_length)
+        return primary + secondary
 
     def _unpacked(self, entry: TableEntry) -> TableValue:
         length = self._config.primary_key_length
@@ -135,6 +164,18 @@ class KeyValueTable:
             raise BadRequestError(
                 f"the {part} key has {len(value)} bytes, table {self.scope}/{self.table} needs {length}"
             )
+
+
+def _checked(what: str, value: bytes) -> bytes:
+    """Return bytes. Raises BadRequestError for anything else, which would fail later, or not be what was meant."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise BadRequestError(f"{what} is of type {type(value).__name__}, not bytes")
+    return bytes(value)
+
+
+def _shown(key: TableKeyParts) -> str:
+    """Return a key for people."""
+    return " ".join(repr(bytes(part)) for part in key if part)
 
 
 def _key_after(key: bytes) -> bytes | None:

@@ -11,6 +11,7 @@ from tailrace.common.errors import InvalidNameError, NotAllowedError
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Sequence
 
 INTERNAL_SCOPE: Final = "_system"
 MARK_PREFIX: Final = "_MARK"
@@ -158,3 +159,10 @@ def parse_segment_name(name: str) -> SegmentName:
 def container_key(name: str) -> str:
     """Return the part of a segment name that decides its container: without epoch, transaction and transient parts."""
     return _CONTAINER_KEY_SUFFIX.sub("", name)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return some of the names and how many more there are, for a message."""
+    shown = ", ".join(names[: limits.NAMES_SHOWN_MAX])
+    more = len(names) - limits.NAMES_SHOWN_MAX
+    return f"{shown} and {more} more" if more > 0 else shown

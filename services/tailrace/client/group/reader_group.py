@@ -239,8 +239,9 @@ class ReaderGroup:
             if name in state.checkpoints:
                 raise IllegalStateError(f"checkpoint {name} exists already")
             if not policy.may_checkpoint(state):
+                waiting = state.outstanding_checkpoints()
                 raise OverloadedError(
-                    f"{len(state.outstanding_checkpoints())} checkpoints are not complete yet, which is the maximum"
+                    f"{len(waiting)} checkpoints are not complete yet, which is the maximum: {names.some_of(waiting)}"
                 )
             return [r.CreateCheckpoint(name)]
 
@@ -302,9 +303,13 @@ class ReaderGroup:
         loop = asyncio.get_running_loop()
         ends_at_s = loop.time() + deadline_s
         backoff = Backoff(self._context.entropy, maximum_s=limits.READER_GROUP_POLL_S)
-        while not (await self.state()).is_complete(name):
+        while not (state := await self.state()).is_complete(name):
             if loop.time() >= ends_at_s:
-                raise DeadlineError(f"checkpoint {name} is not complete after {deadline_s:g} s")
+                what = "the cut" if r.is_silent(name) else f"checkpoint {name}"
+                raise DeadlineError(
+                    f"{what} is not complete after {deadline_s:g} s: readers answer it in their read calls, and these"
+                    f" have not: {names.some_of(state.due[name])}"
+                )
             await asyncio.sleep(min(backoff.next_delay_s(), max(0.0, ends_at_s - loop.time())))
 
     async def cancel_outstanding_checkpoints(self) -> None:

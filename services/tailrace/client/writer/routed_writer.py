@@ -86,7 +86,12 @@ class RoutedWriter:
             raise without_traceback(self._error)
         _check_size(size)
         self._check_room()
-        key = self._context.entropy.uniform() if routing_key is None else key_position(routing_key)
+        if routing_key is None:
+            key = self._context.entropy.uniform()
+        elif isinstance(routing_key, str):
+            key = key_position(routing_key)
+        else:
+            raise BadRequestError(f"the routing key is of type {type(routing_key).__name__}, not str")
         if not self._owners:
             raise IllegalStateError(f"the writer of {self._target} is not started")
         run = Run(key, len(events), size, asyncio.get_running_loop().create_future())
