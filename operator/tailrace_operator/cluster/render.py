@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from tailrace.common import limits
 from tailrace_operator.cluster import names, pods
 from tailrace_operator.kube.objects import (
     CONFIG_MAPS,
@@ -158,8 +159,11 @@ def _stateful_set(plan: Plan) -> Child:
     spec = {
         "replicas": plan.spec.segment_store.replicas,
         "serviceName": names.store(plan.name),
-        "podManagementPolicy": "Parallel",  # pods are independent: none waits for another to start or stop
+        # Pods are independent: none waits for another to start or stop. A rollout replaces one at a time, also one that
+        # is not ready.
+        "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "RollingUpdate"},
+        "minReadySeconds": round(limits.POD_STEADY_S),  # a container that stops just after it opened ends a rollout
         "selector": {"matchLabels": names.selector(plan.name, names.STORE)},
         "template": _template(plan, names.STORE, pods.store_pod(plan)),
     }

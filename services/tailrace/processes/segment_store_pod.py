@@ -26,6 +26,7 @@ from tailrace.common.open_files import connection_limits, raise_open_files
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.processes.pod import Readiness, add_health, run_pod, start_or_close
 from tailrace.processes.standalone import check_s3_endpoint
+from tailrace.processes.store_readiness import why_not_ready
 from tailrace.processes.workers import WorkerPlace, WorkerProcess, WorkerProcesses
 from tailrace.processes.workers_admin import Workers, create_app, describe
 from tailrace.segmentstore.worker.cluster_service import ClusterStoreSpec
@@ -129,9 +130,12 @@ class StorePod:
 
     def _readiness(self) -> Readiness:
         workers = self._workers.workers
+        troubles = [reason for worker in workers if (reason := trouble_of(worker, self.options.names))]
+        follow = all(worker.state == "following" for worker in workers)
+        why_not = why_not_ready(workers, asyncio.get_running_loop().time()) if follow else ""
         return Readiness(
-            ready=not self._leaving and all(worker.state == "following" for worker in workers),
-            reasons=[reason for worker in workers if (reason := trouble_of(worker, self.options.names))],
+            ready=follow and not self._leaving and not why_not,
+            reasons=[*troubles, *filter(None, [why_not])],
             details={"leaving": self._leaving, "workers": [describe(worker) for worker in workers]},
         )
 

@@ -18,7 +18,8 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import StartError
 from tailrace.processes.worker_watchdog import WorkerWatchdog
-from tailrace.segmentstore.worker.cluster_service import BEAT, FOLLOWING, WAITING, ClusterStoreSpec
+from tailrace.segmentstore.worker.cluster_service import BEAT, FOLLOWING, OPENS, WAITING, ClusterStoreSpec
+from tailrace.segmentstore.worker.not_open import Opens
 from tailrace.segmentstore.worker.process import DRAIN, READY, SUPERSEDED, Orders, Spec, encode_orders
 
 if TYPE_CHECKING:
@@ -80,6 +81,12 @@ class WorkerProcess:
         self.state: WorkerState = "starting"
         self.reason = ""
         """Why it does not serve or follow the map; when it follows: which containers are not open."""
+        self.opens = Opens.NOTHING_DUE
+        """What its process opens of its containers."""
+        self.has_opened = False
+        """One of its processes has opened a container."""
+        self.followed_at_s: float | None = None
+        """When the first of its processes followed the map."""
         self.starts = 0
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the first process serves. StartError: why it ended before."""
@@ -174,7 +181,7 @@ class WorkerProcess:
 
     async def _run_once(self) -> None:
         """Run one process from its start to its end."""
-        self.state = "starting"
+        self.state, self.opens = "starting", Opens.NOTHING_DUE
         self.starts += 1
         self._process = process = await _spawn(self.place)
         await _order(process, self.place)
@@ -221,6 +228,11 @@ class WorkerProcess:
                 self._serves_now()
             elif said == FOLLOWING:
                 self.state, self.reason = "following", ""
+                if self.followed_at_s is None:
+                    self.followed_at_s = asyncio.get_running_loop().time()
+            elif said.startswith(OPENS):
+                self.opens = Opens(said.removeprefix(OPENS))
+                self.has_opened |= self.opens is Opens.SOME
             elif said.startswith(WAITING):
                 self.reason = said.removeprefix(WAITING)
             else:

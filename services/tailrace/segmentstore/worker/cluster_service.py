@@ -32,8 +32,8 @@ from tailrace.log.object_scan import scan_slots
 from tailrace.log.probe import probe_conditions
 from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
-from tailrace.segmentstore.worker.container_supervisor import name_not_open, summarise_not_open
 from tailrace.segmentstore.worker.folder_logs import epoch_of_objects
+from tailrace.segmentstore.worker.not_open import Openings, name_not_open, summarise_not_open
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.contact import StoreContact, keep_contact, with_contact
 from tailrace.storage.obstores import open_object_store
@@ -46,12 +46,15 @@ if TYPE_CHECKING:
 
     from tailrace.cluster.kubernetes_api import HttpKubernetes
     from tailrace.common.ports import Clock, Entropy
+    from tailrace.segmentstore.worker.not_open import Opens
     from tailrace.storage.port import ObjectStore
 
 FOLLOWING = "following"
 """Reported once the worker has its Lease and has applied the map for the first time."""
 BEAT = "beat: "
 """Reported once a second from another thread, with the count of the event loop's heartbeats."""
+OPENS = "opens: "
+"""Reported once the worker follows the map, with what it opens of its containers (`not_open.Opens`)."""
 WAITING = "waiting: "
 """Reported with a reason while something that the worker needs does not answer."""
 
@@ -321,6 +324,7 @@ class ClusterStoreService:
             self._name_not_open,
             store_silent_s=lambda: self._store_silent_s,
             store_refusal=lambda: self._contact.refusal,
+            opens=lambda opens: self._report(OPENS + opens),
         )
 
     def _name_not_open(self, text: str) -> None:
@@ -368,15 +372,21 @@ async def report_not_open(
     name: Callable[[str], None] = lambda _: None,
     store_silent_s: Callable[[], int] = lambda: 0,
     store_refusal: Callable[[], str] = lambda: "",
+    opens: Callable[[Opens], None] = lambda _: None,
 ) -> NoReturn:
     """Report for how long containers have not been open, and why; `name` them without times. Runs until cancelled.
 
     Also that the object store does not answer, or with which error it refuses requests (`store_refusal`), when that
-    lasts (`store_silent_s`).
+    lasts (`store_silent_s`). ``opens`` is called with what the worker opens of its containers, when that changes.
     """
-    was = ""
+    was, opened, openings = "", "", Openings()
+    loop = asyncio.get_running_loop()
     while True:
         found, silent_s = worker.not_open(), store_silent_s()
+        look = openings.look(loop.time(), len(worker.owned()), worker.closed(), store_answers=not silent_s)
+        if look != opened:
+            opened = look
+            opens(look)
         store, store_name = _silence(silent_s, store_refusal())
         name("; ".join(filter(None, (store_name, name_not_open(found)))))
         now = "; ".join(filter(None, (store, summarise_not_open(found))))

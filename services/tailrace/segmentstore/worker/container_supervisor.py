@@ -34,10 +34,11 @@ from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 from tailrace.segmentstore.tables.cache import EntryCache
 from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.worker.backoff import MemoryDamages, Pauses
+from tailrace.segmentstore.worker.not_open import NotOpen, is_waiting
 from tailrace.storage.put_window import PutWindow
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from tailrace.common.ports import Clock, Entropy
     from tailrace.log.port import DurableLog
@@ -100,40 +101,6 @@ class Shared:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-@dataclass(frozen=True, slots=True)
-class NotOpen:
-    """An owned container that is not open: for how long, and why it stopped or did not open the last time."""
-
-    container_id: int
-    for_s: float
-    reason: str
-
-
-def summarise_not_open(containers: Sequence[NotOpen]) -> str:
-    """Summarise the containers that are not open, longest first. Empty when all are open."""
-    ordered = sorted(containers, key=lambda each: (-each.for_s, each.container_id))
-    named = ordered[: limits.CONTAINERS_NOT_OPEN_REPORT_MAX]
-    room = limits.WORKER_REASON_MAX_CHARACTERS // (limits.CONTAINERS_NOT_OPEN_REPORT_MAX + 1)
-    sentences = [
-        f"container {each.container_id} has not been open for {each.for_s:.0f} s: {each.reason}"[:room]
-        for each in named
-    ]
-    if more := len(ordered) - len(named):
-        sentences.append(f"{more} more containers are not open")
-    return "; ".join(sentences)
-
-
-def name_not_open(containers: Sequence[NotOpen]) -> str:
-    """Name the containers that are not open and why, without times: it changes only when one of them does."""
-    ordered = sorted(containers, key=lambda each: each.container_id)
-    named = ordered[: limits.CONTAINERS_NOT_OPEN_REPORT_MAX]
-    room = limits.WORKER_REASON_MAX_CHARACTERS // (limits.CONTAINERS_NOT_OPEN_REPORT_MAX + 1)
-    sentences = [f"container {each.container_id} is not open: {each.reason}"[:room] for each in named]
-    if more := len(ordered) - len(named):
-        sentences.append(f"{more} more containers are not open")
-    return "; ".join(sentences)
-
-
 class ContainerSupervisor:
     """Keeps one container running until it is released.
 
@@ -159,6 +126,7 @@ class ContainerSupervisor:
         self._released: asyncio.Task[None] | None = None
         self._closed_at_s: float | None = asyncio.get_running_loop().time()  # None: it is open
         self._why_closed = "its first opening has not ended"
+        self._waits = False  # see NotOpen
 
     # -- running -------------------------------------------------------------------------------------------------
 
@@ -236,7 +204,7 @@ class ContainerSupervisor:
         _logger.warning("container_not_opened", container=self.container_id, reason=str(error))
         if self._provable:  # as in `_broke`
             self._pauses.not_opened(error)
-            self._why_closed = str(error) or repr(error)
+            self._why_closed, self._waits = str(error) or repr(error), is_waiting(error)
             if self.failed is None or not self.failed.epoch:
                 self.failed = self._status("stopped")
 
@@ -251,7 +219,7 @@ class ContainerSupervisor:
         _logger.warning("container_not_opened", container=self.container_id, reason=repr(error))
         if self._provable:  # else it failed while a container with unproved data was closed, which is the reason
             self._pauses.not_opened(error)
-            self._why_closed = repr(error)
+            self._why_closed, self._waits = repr(error), False
             self.failed = self._status("stopped")
 
     def _status(self, state: str) -> ContainerStatus:
@@ -266,6 +234,7 @@ class ContainerSupervisor:
         self.failed = container.status()
         self.container = self.tables = None
         self._closed_at_s, self._why_closed = asyncio.get_running_loop().time(), str(cause) or repr(cause)
+        self._waits = is_waiting(cause)
         if isinstance(cause, FencedError):
             self._floor = max(self._floor, cause.epoch)
         if isinstance(cause, MemoryDamageError) and self._damages.may_recover(cause, ran_s):
@@ -309,7 +278,7 @@ class ContainerSupervisor:
                     continue
                 except DataError as error:
                     self.failed = container.status()
-                    self._why_closed = str(error)
+                    self._why_closed, self._waits = str(error), False
                     self._provable = False
                     await container.close()
                     return
@@ -398,7 +367,7 @@ class ContainerSupervisor:
         if self._closed_at_s is None:
             return None
         now_s = asyncio.get_running_loop().time()
-        return NotOpen(self.container_id, now_s - self._closed_at_s, self._why_closed)
+        return NotOpen(self.container_id, now_s - self._closed_at_s, self._why_closed, self._waits)
 
     def status(self) -> ContainerStatus | None:
         """Return the container's status, or why it stopped or did not open; None while it first opens in time.

@@ -20,7 +20,7 @@ from tailrace.kernel import BlockCache
 from tailrace.segmentstore.attributes.pages import PageRoom
 from tailrace.segmentstore.cache.cache_manager import CacheManager
 from tailrace.segmentstore.metadata.value_room import ValueRoom
-from tailrace.segmentstore.worker.container_supervisor import ContainerSupervisor, NotOpen, Shared, WorkerPorts
+from tailrace.segmentstore.worker.container_supervisor import ContainerSupervisor, Shared, WorkerPorts
 from tailrace.segmentstore.worker.pending_containers import PendingContainers
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.container.container import Container
     from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
     from tailrace.segmentstore.tables.service import TableService
+    from tailrace.segmentstore.worker.not_open import NotOpen
     from tailrace.storage.figures import StoreFigures
 
 __all__ = ["Worker", "WorkerPorts"]
@@ -247,10 +248,14 @@ class Worker:
         supervisors = [self._supervisors[container_id] for container_id in self.owned()]
         return [supervisor.container for supervisor in supervisors if supervisor.container is not None]
 
-    def not_open(self) -> list[NotOpen]:
-        """Return the owned containers that have not been open for longer than an ordinary opening takes, and why."""
+    def closed(self) -> list[NotOpen]:
+        """Return the owned containers that are not open, and why."""
         found = [self._supervisors[container_id].not_open() for container_id in self.owned()]
-        return [each for each in found if each is not None and each.for_s > limits.CONTAINER_NOT_OPEN_REPORT_S]
+        return [each for each in found if each is not None]
+
+    def not_open(self) -> list[NotOpen]:
+        """Return those that have not been open for longer than an ordinary opening takes."""
+        return [each for each in self.closed() if each.for_s > limits.CONTAINER_NOT_OPEN_REPORT_S]
 
     def status(self) -> list[ContainerStatus]:
         """Return the status of every owned container; stopped ones carry their reason."""

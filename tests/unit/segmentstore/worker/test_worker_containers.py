@@ -29,7 +29,7 @@ from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.recovery import Recovery
 from tailrace.segmentstore.metadata.untiered_room import APPEND_BYTES
 from tailrace.segmentstore.worker.cluster_service import FOLLOWING, WAITING, report_not_open
-from tailrace.segmentstore.worker.container_supervisor import NotOpen, summarise_not_open
+from tailrace.segmentstore.worker.not_open import NotOpen, summarise_not_open
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.contact import StoreContact
 from tailrace.storage.obstores import open_object_store
