@@ -3,23 +3,32 @@
 An owner may be deleted without its children (`kubectl delete --cascade=orphan`) while it is reconciled. An apply from
 before the deletion would make it their owner again, and Kubernetes deletes objects whose owner does not exist. So an
 apply changes only the version of a child that was read before the owner was found to exist.
+
+A cluster may have hundreds of children. A few calls are made at a time, in three steps: a RoleBinding comes after its
+Role, because the API server compares their rights, and workloads come after what their pods need. A child is not
+applied again while it is in the version that an apply of the same content left, so a reconciliation that ended early
+has less to do the next time.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+import asyncio
+import hashlib
+import json
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, WriteConflictError
+from tailrace.common.task_groups import gather_bounded
 from tailrace_operator.cluster import names
 from tailrace_operator.cluster.name_conflicts import is_owned, name_conflict
 from tailrace_operator.kube.manifests import is_deleted
-from tailrace_operator.kube.objects import CRON_JOBS, DEPLOYMENTS, JOBS, SERVICES, STATEFUL_SETS
+from tailrace_operator.kube.objects import CRON_JOBS, DEPLOYMENTS, JOBS, ROLE_BINDINGS, SERVICES, STATEFUL_SETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from tailrace.cluster.kubernetes import Kind, Manifest
     from tailrace_operator.cluster.render import Child
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
 Existing: TypeAlias = "Mapping[tuple[str, str], tuple[Kind, Manifest]]"
 """Objects by the plural of their kind and their name."""
 
-_WORKLOADS = (STATEFUL_SETS, DEPLOYMENTS, JOBS, CRON_JOBS)
+_WORKLOADS: Final = (STATEFUL_SETS, DEPLOYMENTS, JOBS, CRON_JOBS)
 
 _logger = structlog.get_logger()
 
@@ -53,6 +62,8 @@ class Plan(Protocol):
 
 
 P = TypeVar("P", bound=Plan)
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 class OwnerDeletedError(Exception):
@@ -66,17 +77,30 @@ class ChildWriter(Generic[P]):
         self._objects = objects
         self._owner = owner
         self._children = children
+        self._calls = asyncio.Semaphore(limits.OPERATOR_CHILD_CALLS_MAX)
+        """Of all owners together, so that calls do not wait for threads until their deadlines."""
+        self._written: dict[tuple[str, str], dict[tuple[str, str], tuple[str, str]]] = {}
+        """By namespace and name of the owner, then by plural and name of the child: what an apply left."""
+
+    def forget(self, namespace: str, name: str) -> None:
+        """Forget what was written for an owner that is gone."""
+        self._written.pop((namespace, name), None)
 
     async def existing(self, plan: P) -> Existing:
         """Return the existing objects that have the names of the children."""
-        existing: dict[tuple[str, str], tuple[Kind, Manifest]] = {}
-        for child in self._children(plan):
-            try:
-                found = await self._objects.get(child.kind, plan.namespace, child.name)
-            except NotFoundError:
-                continue
-            existing[child.kind.plural, child.name] = child.kind, found
-        return existing
+        children = self._children(plan)
+        found = await self._call_each(children, lambda child: self._read(plan, child))
+        return {
+            (child.kind.plural, child.name): (child.kind, manifest)
+            for child, manifest in zip(children, found, strict=True)
+            if manifest is not None
+        }
+
+    async def _read(self, plan: P, child: Child) -> Manifest | None:
+        try:
+            return await self._objects.get(child.kind, plan.namespace, child.name)
+        except NotFoundError:
+            return None
 
     async def apply(self, plan: P, existing: Existing, *, pods: bool) -> dict[str, Manifest]:
         """Apply the children, with or without the pods; return the last one of each kind by its plural.
@@ -91,10 +115,45 @@ class ChildWriter(Generic[P]):
         """
         await self._check_owner(plan)
         applied: dict[str, Manifest] = {}
-        for child in self._children(plan):
-            if pods or child.kind not in _WORKLOADS:
-                seen = existing.get((child.kind.plural, child.name))
-                applied[child.kind.plural] = await self._apply_one(plan, child, seen[1] if seen else None)
+        for step in _steps(child for child in self._children(plan) if pods or child.kind not in _WORKLOADS):
+            found = await self._call_each(step, lambda child: self._apply_child(plan, child, existing))
+            applied |= {child.kind.plural: item for child, item in zip(step, found, strict=True) if item is not None}
+        return applied
+
+    async def _call_each(self, items: Sequence[T], call: Callable[[T], Awaitable[U | None]]) -> list[U | None]:
+        """Return the results of a call for each item. The calls begin in the order of the items, a few at a time.
+
+        After a failure no further one begins, those in progress end, and the first failure in the order is raised. So
+        it is the same one as long as its reason lasts.
+        """
+        failures: dict[int, Exception] = {}
+
+        async def one(numbered: tuple[int, T]) -> U | None:
+            number, item = numbered
+            async with self._calls:
+                if failures:
+                    return None
+                try:
+                    return await call(item)
+                except Exception as error:  # any error ends the calls, and is raised below
+                    failures[number] = error
+                    return None
+
+        results = await gather_bounded(enumerate(items), one)
+        if failures:
+            raise failures[min(failures)]
+        return results
+
+    async def _apply_child(self, plan: P, child: Child, existing: Existing) -> Manifest:
+        """Apply a child, unless the existing object is what an apply of the same content left."""
+        key = (child.kind.plural, child.name)
+        _, seen = existing.get(key, (child.kind, None))
+        known = self._written.setdefault((plan.namespace, plan.name), {})
+        digest = _digest(child.manifest)
+        if seen is not None and known.get(key) == (digest, _version(seen)):
+            return seen
+        applied = await self._apply_one(plan, child, seen)
+        known[key] = digest, _version(applied)
         return applied
 
     async def _apply_one(self, plan: P, child: Child, seen: Manifest | None) -> Manifest:
@@ -135,12 +194,31 @@ class ChildWriter(Generic[P]):
 
     async def delete_services(self, plan: P, wanted: Collection[str]) -> None:
         """Delete the Services of pods that were removed by scaling down: all but `wanted`, their names."""
-        for service in await self._objects.list(SERVICES, plan.namespace, names.labels(plan.name, names.STORE)):
-            name = service["metadata"]["name"]
-            if name in wanted or not is_owned(service, plan.uid):
-                continue
-            try:
-                await self._objects.delete(SERVICES, plan.namespace, name, service["metadata"]["uid"])
-                _logger.info("service_deleted", namespace=plan.namespace, name=name, reason="its pod was removed")
-            except (NotFoundError, WriteConflictError):
-                continue  # deleted or replaced by another client
+        found = await self._objects.list(SERVICES, plan.namespace, names.labels(plan.name, names.STORE))
+        removed = [one for one in found if one["metadata"]["name"] not in wanted and is_owned(one, plan.uid)]
+        await self._call_each(removed, self._delete_service)
+
+    async def _delete_service(self, service: Manifest) -> None:
+        metadata = service["metadata"]
+        try:
+            await self._objects.delete(SERVICES, metadata["namespace"], metadata["name"], metadata["uid"])
+        except (NotFoundError, WriteConflictError):
+            return  # deleted or replaced by another client
+        reason = "its pod was removed"
+        _logger.info("service_deleted", namespace=metadata["namespace"], name=metadata["name"], reason=reason)
+
+
+def _steps(children: Iterable[Child]) -> list[list[Child]]:
+    """Divide children into steps: all children of one are applied before those of the next."""
+    steps: list[list[Child]] = [[], [], []]
+    for child in children:
+        steps[2 if child.kind in _WORKLOADS else 1 if child.kind is ROLE_BINDINGS else 0].append(child)
+    return steps
+
+
+def _digest(manifest: Manifest) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _version(manifest: Manifest) -> str:
+    return f"{manifest['metadata']['uid']} {manifest['metadata']['resourceVersion']}"

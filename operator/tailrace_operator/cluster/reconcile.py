@@ -130,6 +130,7 @@ class StreamClusterReconciler:
 
     async def gone(self, namespace: str, name: str) -> None:
         """See Reconciler.gone."""
+        self._children.forget(namespace, name)
         await self._placements.end(namespace, name)
 
     async def reconcile(self, manifest: Manifest) -> Outcome:

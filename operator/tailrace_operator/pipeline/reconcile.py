@@ -90,6 +90,7 @@ class PipelineReconciler:
 
     async def gone(self, namespace: str, name: str) -> None:
         """See Reconciler.gone."""
+        self._children.forget(namespace, name)
         self._usable.pop((namespace, name), None)
         self._applied.pop((namespace, name), None)
         self._waits.pop((namespace, name), None)

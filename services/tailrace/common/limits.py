@@ -684,6 +684,7 @@ OPERATOR_CUTS_STATUS_MAX_BYTES: Final = 64 * KIB  # published cuts in the status
 OPERATOR_PODS_MISSING_S: Final = 180.0  # without pods that Kubernetes does not create, before the operator warns
 OPERATOR_PERIOD_MIN_S: Final = 0.5
 OPERATOR_KINDS_RETRY_S: Final = 5.0  # between checks for definitions that are not installed yet
+OPERATOR_CHILD_CALLS_MAX: Final = KUBERNETES_THREADS - 2  # for children of a kind of resource at a time
 OPERATOR_CHILD_PAUSE_S: Final = 0.5  # for more changes of an object's children, before it is reconciled
 OPERATOR_DEPENDENT_GAP_S: Final = 0.02  # between two objects that are reconciled because a third one changed
 OPERATOR_WATCH_WORKERS: Final = 64  # objects of a kind whose changes the watch hands over at a time
