@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ACCEPTED: Final = "Accepted"
 RUNNING: Final = "Running"
+SUSPENDED: Final = "Suspended"
+"""Reason of condition Running when no pods are to run, and none do."""
 _OF_DRIVER: Final = ("driver", "sparkUi", "executors", "restarts", "progress")
 """Fields of the status that say something of the present driver."""
 _ACCEPTED: Final = Condition(ACCEPTED, Status.TRUE, "Accepted", "The specification is accepted.")
@@ -47,7 +49,7 @@ def suspended(left: Sequence[Manifest]) -> Condition:
     if left:
         return _stopping(f"the end of {named(left)}")
     message = "spec.suspend is set; the next run goes on where this one was."
-    return Condition(RUNNING, Status.FALSE, "Suspended", message, warn_on=None)
+    return Condition(RUNNING, Status.FALSE, SUSPENDED, message, warn_on=None)
 
 
 def not_stopped(why: str) -> Condition:

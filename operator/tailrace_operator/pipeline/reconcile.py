@@ -28,6 +28,7 @@ from tailrace_operator.pipeline.observed import Observed, end_of_job, has_ended,
 from tailrace_operator.pipeline.plan import Plan
 from tailrace_operator.pipeline.render import RUN_ANNOTATION, WORKLOADS, children, digest_of, workload_kind
 from tailrace_operator.pipeline.suspension import Suspension, is_suspended
+from tailrace_operator.reconcile.keys import owner_of
 from tailrace_operator.reconcile.outcome import Outcome
 from tailrace_operator.schema.pipeline_spec import PipelineSpec, bucket_and_path
 from tailrace_operator.schema.specs import StreamClusterSpec, Tier2Spec
@@ -71,6 +72,8 @@ class PipelineReconciler:
         """By the same. Children are applied when they change, and once in `OPERATOR_PERIOD_S`."""
         self._waits: dict[tuple[str, str], int] = {}
         """By the same: how often in a row something had to end before the children could be applied."""
+        self._ended: dict[tuple[str, str], Manifest] = {}
+        """By the same: the newest Job that a watch event showed as ended. It may be removed before it is read."""
         self._children: ChildWriter[Plan] = ChildWriter(objects, PIPELINES, children)
         self._suspension = Suspension(objects)
 
@@ -94,6 +97,17 @@ class PipelineReconciler:
         self._usable.pop((namespace, name), None)
         self._applied.pop((namespace, name), None)
         self._waits.pop((namespace, name), None)
+        self._ended.pop((namespace, name), None)
+
+    def heard_job(self, job: Manifest) -> None:
+        """Remember a Job of a Pipeline that has ended: its end is not in the status yet. Also one that was removed."""
+        owner = owner_of(job, PIPELINES)
+        if owner is None or end_of_job(job) is None:
+            return
+        if len(self._ended) >= limits.OPERATOR_OBJECTS_MAX:
+            del self._ended[next(iter(self._ended))]  # the oldest; most are in the status by then
+        kept = {name: value for name, value in job["metadata"].items() if name != "managedFields"}
+        self._ended[owner.namespace, owner.name] = {"metadata": kept, "status": job["status"]}
 
     async def reconcile(self, manifest: Manifest) -> Outcome:
         """See Reconciler.reconcile."""
@@ -219,7 +233,7 @@ class PipelineReconciler:
         key, name, kind = (plan.namespace, plan.name), names.of(plan.name), workload_kind(plan)
         digest, now_s = digest_of(plan), asyncio.get_running_loop().time()
         before = self._applied.pop(key, None)
-        workload, remembered = await self._own(plan, kind, name), runs.remembered(plan)
+        workload, remembered = await self._own(plan, kind, name), self._remembered(plan)
         is_there = workload is not None or remembered is not None
         message = ""
         if is_there and before is not None and before.digest == digest and now_s < before.until_s:
@@ -239,6 +253,13 @@ class PipelineReconciler:
             progress = await self._drivers.progress(str(seen.driver["status"].get("podIP", "")))
         return conditions.outcome(plan.spec, seen, progress, self._clock.now_ms(), message)
 
+    def _remembered(self, plan: Plan) -> LastRun | None:
+        """Return the run of the plan's specification that has ended, as the status or a watch event said; else None."""
+        found, job = runs.remembered(plan), self._ended.get((plan.namespace, plan.name))
+        if found is not None or job is None or workload_kind(plan) is not JOBS:
+            return found
+        return observe(JOBS, job, (), ()).last if is_owned(job, plan.uid) and runs.has_run(plan, job) else None
+
     async def _apply(self, plan: Plan) -> tuple[Outcome | None, Manifest | None, str]:
         """Apply the children. Return an outcome when nothing more can be done now; the workload; what was refused."""
         existing = await self._children.existing(plan)
@@ -252,7 +273,7 @@ class PipelineReconciler:
         _, job = existing.get((JOBS.plural, names.of(plan.name)), (JOBS, None))
         if end_of_job(job) is not None:
             plan = replace(plan, ended=job)  # one that is to be made again would have been removed
-        is_done = job is None and runs.remembered(plan) is not None
+        is_done = job is None and self._remembered(plan) is not None
         try:
             applied = await self._children.apply(plan, existing, pods=not is_done)
         except BadRequestError as error:

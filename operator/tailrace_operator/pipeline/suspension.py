@@ -11,8 +11,8 @@ from tailrace.cluster.kubernetes import ForbiddenError
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, WriteConflictError
 from tailrace_operator.cluster.name_conflicts import is_owned
-from tailrace_operator.kube.manifests import is_deleted
-from tailrace_operator.kube.objects import CRON_JOBS, JOBS, PODS, STATEFUL_SETS
+from tailrace_operator.kube.manifests import is_deleted, written_condition
+from tailrace_operator.kube.objects import CONFIG_MAPS, CRON_JOBS, JOBS, PODS, ROLES, STATEFUL_SETS
 from tailrace_operator.pipeline import conditions, names
 from tailrace_operator.pipeline.observed import end_of_job, left_of
 
@@ -53,19 +53,41 @@ class Suspension:
         """
         metadata = manifest["metadata"]
         namespace, name, uid = str(metadata["namespace"]), str(metadata["name"]), str(metadata["uid"])
-        owns, problem = False, ""
+        owns, problem, forbidden = False, "", ""
         for kind, wanted in _STOPPED:
             try:
                 owns |= await self._stop_one(kind, namespace, name, uid, wanted)
             except ForbiddenError as error:
                 # Without pipelines.enabled there are no rights on Jobs and CronJobs. Beside a StatefulSet none is left.
-                problem = problem or ("" if owns else str(error))
+                forbidden = forbidden or ("" if owns else str(error))
             except BadRequestError as error:
                 problem = problem or str(error)
+        if forbidden and not await self._can_have_no_workload(manifest):
+            problem = problem or f"{forbidden}; with the chart's value pipelines.enabled it may"
         if problem:
             _logger.warning("pipeline_not_stopped", namespace=namespace, name=name, reason=problem)
             return conditions.not_stopped(problem)
         return conditions.suspended(left_of(await self._objects.list(PODS, namespace, names.labels(name))))
+
+    async def _can_have_no_workload(self, manifest: Manifest) -> bool:
+        """Return whether nothing can start pods, although the operator may not look at Jobs.
+
+        An operator without rights on Jobs makes none: so it is when the Pipeline was stopped before, or when it never
+        got the children that come before its workload.
+        """
+        if written_condition(manifest, conditions.RUNNING).get("reason") == conditions.SUSPENDED:
+            return True
+        metadata = manifest["metadata"]
+        for kind in (ROLES, CONFIG_MAPS):
+            try:
+                found = await self._objects.get(kind, metadata["namespace"], names.of(metadata["name"]))
+            except NotFoundError:
+                continue
+            except ForbiddenError:
+                return False
+            if is_owned(found, metadata["uid"]):
+                return False
+        return True
 
     async def _stop_one(self, kind: Kind, namespace: str, name: str, uid: str, wanted: dict[str, Any]) -> bool:
         """Stop the workload of a kind; return whether the Pipeline of that uid has one."""

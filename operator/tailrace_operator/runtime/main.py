@@ -178,8 +178,9 @@ class Operator:
         self._groups = ReaderGroupReconciler(self._objects, self._controllers, SystemClock(), known)
         self._loop.add(self._groups, depends_on=cluster_of)
         self._drivers = HttpDriverStatus()
-        pipelines = PipelineReconciler(self._objects, self._probe, self._drivers, SystemClock(), settings.spark_image)
-        self._loop.add(pipelines, depends_on=cluster_of)
+        image = settings.spark_image
+        self._pipelines = PipelineReconciler(self._objects, self._probe, self._drivers, SystemClock(), image)
+        self._loop.add(self._pipelines, depends_on=cluster_of)
         self._loop.add_dependency(STREAM_CLUSTERS, fields_for_dependents, self._on_cluster_changed)
 
     async def run(self) -> None:
@@ -222,6 +223,8 @@ class Operator:
 
     def _on_event(self, kind: Kind, change: str | None, manifest: Manifest) -> None:
         if kind in (STATEFUL_SETS, DEPLOYMENTS, JOBS):
+            if kind is JOBS:
+                self._pipelines.heard_job(manifest)
             owner = owner_of(manifest, STREAM_CLUSTERS) or owner_of(manifest, PIPELINES)
             if owner is not None:
                 self._loop.child_changed(owner)

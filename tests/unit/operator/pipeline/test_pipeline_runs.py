@@ -8,7 +8,17 @@ from harness.localobjects import NAMESPACE
 from harness.localpipelines import CHILD, SPEC, TIER2, System
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
 from tailrace.common.errors import UnavailableError
-from tailrace_operator.kube.objects import CONFIG_MAPS, CRON_JOBS, JOBS, PIPELINES, PODS, STATEFUL_SETS
+from tailrace_operator.kube.objects import (
+    CONFIG_MAPS,
+    CRON_JOBS,
+    JOBS,
+    PIPELINES,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    STATEFUL_SETS,
+)
 from tailrace_operator.pipeline.render import RUN_ANNOTATION, SPECIFICATION_ANNOTATION
 
 REPLAY = {
@@ -249,3 +259,48 @@ async def test_a_specification_that_comes_back_runs_again_when_the_look_at_the_o
     uid = str(job(system)["metadata"]["uid"])
     system.objects.edit(PIPELINES, "nightly", {"options": []})
     assert await looked(system) != uid
+
+
+@pytest.mark.parametrize(("condition", "result"), [("Complete", "Succeeded"), ("Failed", "Failed")])
+async def test_a_run_that_ended_and_was_removed_before_it_was_read_is_not_repeated(condition: str, result: str) -> None:
+    """As by a TTL of 0 s, or while the operator was busy: the watch has shown its end, also with its deletion."""
+    system = System("spark:1")
+    system.objects.make(PIPELINES, "nightly", REPLAY)
+    await system.look()
+    end(system, condition)
+    gone = job(system)
+    system.objects.remove(JOBS, CHILD)
+    system.reconciler.heard_job(gone)
+    assert (await system.look())[1] == condition
+    assert not system.objects.exists(JOBS, CHILD)
+    last = system.hand.status(PIPELINES, "nightly")["lastRun"]
+    assert (last["result"], last["time"]) == (result, "2026-01-02T03:00:00Z")
+    system.start("spark:1")  # the next operator knows it from the status
+    await system.look()
+    assert not system.objects.exists(JOBS, CHILD)
+
+    system.objects.annotate(PIPELINES, "nightly", RUN_ANNOTATION, value="again")
+    system.reconciler.heard_job(gone)
+    await looked(system)
+
+
+async def test_what_was_heard_is_of_that_pipeline_that_specification_and_ended() -> None:
+    system = System("spark:1")
+    system.objects.make(PIPELINES, "nightly", REPLAY)
+    await system.look()
+    runs_still = job(system)
+    end(system, "Complete")
+    ended_run = job(system)
+    others = ended_run["metadata"] | {"ownerReferences": [{"kind": "CronJob", "apiVersion": "batch/v1", "uid": "o"}]}
+    system.objects.remove(JOBS, CHILD)
+    for heard in (runs_still, ended_run | {"metadata": others}):
+        system.reconciler.heard_job(heard)
+    uid = await looked(system)
+    assert uid != ended_run["metadata"]["uid"], "it begins again"
+
+    for kind in (JOBS, SERVICE_ACCOUNTS, ROLES, ROLE_BINDINGS, CONFIG_MAPS):
+        system.objects.remove(kind, CHILD)
+    system.objects.remove(PIPELINES, "nightly")
+    system.objects.make(PIPELINES, "nightly", REPLAY)  # another one of the same name
+    system.reconciler.heard_job(ended_run)
+    await looked(system)

@@ -208,6 +208,63 @@ async def test_without_rights_on_jobs_a_stateful_set_is_stopped(monkeypatch: pyt
     assert system.hand.condition(PIPELINES, "nightly", "Running") == ("False", "Suspended")
 
 
+def without_rights_on_jobs(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the chart's value pipelines.enabled is false: the operator may look at no Job, and runs without image."""
+    get, listed = system.objects.get, system.objects.list
+
+    async def refusing(kind: Kind, namespace: str, name: str) -> Manifest:
+        if kind in (JOBS, CRON_JOBS):
+            raise ForbiddenError(f"get {kind.plural} {name}: the Kubernetes API answers 403 Forbidden")
+        return await get(kind, namespace, name)
+
+    async def refusing_list(kind: Kind, *arguments: Any) -> Any:
+        if kind in (JOBS, CRON_JOBS):
+            raise ForbiddenError(f"list {kind.plural}: the Kubernetes API answers 403 Forbidden")
+        return await listed(kind, *arguments)
+
+    monkeypatch.setattr(system.objects, "get", refusing)
+    monkeypatch.setattr(system.objects, "list", refusing_list)
+    system.start(None)
+
+
+async def test_one_that_never_ran_is_suspended_where_pipelines_are_not_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = System()
+    without_rights_on_jobs(system, monkeypatch)
+    system.objects.make(CONFIG_MAPS, CHILD, {}, ownerReferences=[{"kind": "Pipeline", "uid": "other"}])
+    system.objects.make(PIPELINES, "nightly", SPEC | {"suspend": True})
+    assert await system.look() == ("False", "PipelinesDisabled")
+    assert system.hand.condition(PIPELINES, "nightly", "Running") == ("False", "Suspended")
+    assert "NotStopped" not in system.objects.reasons("nightly")
+
+
+@pytest.mark.parametrize("when", [{}, {"schedule": "@hourly"}])
+async def test_one_that_was_stopped_before_stays_suspended_when_pipelines_are_disabled(
+    when: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = await running(CRON_JOBS if when else JOBS, when)
+    system.objects.edit(PIPELINES, "nightly", {"suspend": True})
+    await system.look()
+    without_rights_on_jobs(system, monkeypatch)
+    for edited in ({}, {"executors": {"instances": 1}}):  # also later, for another generation
+        system.objects.edit(PIPELINES, "nightly", edited)
+        await system.look()
+        assert system.hand.condition(PIPELINES, "nightly", "Running") == ("False", "Suspended")
+
+
+@pytest.mark.parametrize("when", [{}, {"schedule": "@hourly"}])
+async def test_one_that_was_never_stopped_may_start_pods_when_pipelines_are_disabled(
+    when: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = await running(CRON_JOBS if when else JOBS, when)
+    without_rights_on_jobs(system, monkeypatch)
+    system.objects.edit(PIPELINES, "nightly", {"suspend": True})
+    for _ in range(2):
+        await system.look()
+        assert system.hand.condition(PIPELINES, "nightly", "Running") == ("Unknown", "NotStopped")
+    (notice,) = [one for about, one in system.objects.events if one.reason == "NotStopped"]
+    assert "pipelines.enabled" in notice.message
+
+
 async def test_a_workload_that_changes_meanwhile_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The status of a StatefulSet whose driver keeps ending is written often."""
     system = await running(STATEFUL_SETS, ENDLESS)
