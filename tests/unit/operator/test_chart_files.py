@@ -114,6 +114,58 @@ def test_wrong_values_are_refused(path: str, value: object) -> None:
     assert not jsonschema.Draft7Validator(schema()).is_valid(changed)
 
 
+SECTIONS = [
+    "image",
+    "image.repository",
+    "operator",
+    "operator.enabled",
+    "operator.allNamespaces",
+    "cluster",
+    "cluster.enabled",
+    "pipelines",
+    "pipelines.image",
+    "minio",
+    "minio.image",
+    "minio.persistence",
+    "networkPolicy",
+    "networkPolicy.enabled",
+    "podDisruptionBudget",
+    "monitoring",
+    "monitoring.serviceMonitor",
+    "monitoring.prometheusRule",
+    "monitoring.dashboards",
+    "test",
+]
+
+
+def without(path: str) -> dict[str, Any]:
+    """The values as helm checks them when one is set to null: it is left out."""
+    changed = copy.deepcopy(values())
+    *places, name = path.split(".")
+    inner = changed
+    for place in places:
+        inner = inner[place]
+    del inner[name]
+    return changed
+
+
+@pytest.mark.parametrize("path", SECTIONS)
+def test_a_section_that_is_null_is_named(path: str) -> None:
+    """Templates would end in nil pointers, or take a switch that is on for one that is off."""
+    (error,) = jsonschema.Draft7Validator(schema()).iter_errors(without(path))
+    *places, name = path.split(".")
+    assert [*error.absolute_path] == places
+    assert f"'{name}' is a required property" in error.message
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["operator.resources", "operator.resources.limits", "operator.affinity", "cluster.spec", "networkPolicy.clients"],
+)
+def test_a_value_that_may_be_empty_may_be_null(path: str) -> None:
+    jsonschema.validate(without(path), schema())
+
+
 @pytest.mark.parametrize(
     "memory", ["175Mi", "175.999Mi", "00175Mi", "9Mi", "0", "180223Ki", "184M", "1", 176 * 2**20 - 1]
 )
@@ -157,7 +209,10 @@ def test_the_chart_has_the_definitions_of_the_repository() -> None:
     assert len(there) == 4
 
 
-@pytest.mark.parametrize("path", sorted((CHART / "templates").rglob("*.yaml")), ids=lambda path: path.stem)
+TEMPLATES = [*sorted((CHART / "templates").rglob("*.yaml")), CHART / "templates/NOTES.txt"]
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
 def test_names_that_users_choose_are_quoted(path: Path) -> None:
     """Else a namespace called 12 is a number to Kubernetes, and a cluster called true a switch."""
     chosen = r'\.Release\.Name(space)?|include "tailrace\.(cluster|minioSecret)" [.$]'

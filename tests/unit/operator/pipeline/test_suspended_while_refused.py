@@ -209,7 +209,7 @@ async def test_without_rights_on_jobs_a_stateful_set_is_stopped(monkeypatch: pyt
 
 
 def without_rights_on_jobs(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the chart's value pipelines.enabled is false: the operator may look at no Job, and runs without image."""
+    """As where the chart's pipelines.enabled is false: the operator may look at no Job, and has no image of Spark."""
     get, listed = system.objects.get, system.objects.list
 
     async def refusing(kind: Kind, namespace: str, name: str) -> Manifest:
