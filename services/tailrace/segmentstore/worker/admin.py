@@ -18,10 +18,13 @@ from tailrace.segmentstore.api import StreamBytes
 from tailrace.segmentstore.worker.metrics import Measured, Metrics, Served
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.common.budgets import Budgets
     from tailrace.common.loop_stalls import LoopStalls
     from tailrace.segmentstore.api import SegmentProperties
     from tailrace.segmentstore.container.container import Container
+    from tailrace.segmentstore.worker.not_open import NotOpen
 
 
 class Inspectable(Measured, Protocol):
@@ -32,6 +35,10 @@ class Inspectable(Measured, Protocol):
 
     def containers(self) -> list[Container]:
         """Return the running containers."""
+        ...
+
+    def closed(self) -> Sequence[NotOpen]:
+        """Return the owned containers that are not open."""
         ...
 
     def container_by_id(self, container_id: int) -> Container:
@@ -69,7 +76,8 @@ def create_app(worker: Inspectable, server: Served, stalls: LoopStalls) -> FastA
     @app.get("/v1/health")
     async def health() -> JSONResponse:
         statuses = worker.status()
-        ready = bool(statuses) and all(status.state == "running" for status in statuses)
+        # Without containers there is none that does not serve; one that just begins to open has no status yet.
+        ready = not worker.closed() and all(status.state == "running" for status in statuses)
         content = {
             "ready": ready,
             "troubles": [worker.tier2_trouble] if worker.tier2_trouble else [],

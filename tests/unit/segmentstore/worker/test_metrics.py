@@ -165,6 +165,43 @@ async def test_a_container_that_was_not_open_even_once_does_not_run(
     await store.close()
 
 
+async def test_health_is_of_the_containers_that_a_worker_has(
+    service: StoreService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that drained, or is new, has none: it is well. One that begins to open does not serve yet."""
+    logs, store, gate = [MemoryLogStore() for _ in range(2)], open_object_store("memory://"), asyncio.Event()
+
+    async def next_epoch(container_id: int, floor: int) -> int:
+        if container_id:
+            await gate.wait()
+        return floor + 1
+
+    ports = WorkerPorts(
+        store, lambda number: MemoryLog(logs[number]), next_epoch, SystemClock(), SystemEntropy(), b"c" * 16
+    )
+    worker = Worker(2, (), budgets_for(64 * limits.MIB, 2), ports)
+    await worker.start()
+
+    async def seen() -> tuple[int, bool, list[str]]:
+        health = await ask(service, "/v1/health", worker)
+        return health.status_code, health.json()["ready"], list(health.json()["containers"])
+
+    assert await seen() == (200, True, [])
+    await worker.open_container(0)
+    assert await seen() == (200, True, ["0"])
+    opening = asyncio.ensure_future(worker.open_container(1))
+    await eventually(lambda: worker.owned() == (0, 1))
+    assert await seen() == (503, False, ["0"])
+    gate.set()
+    await opening
+    assert await seen() == (200, True, ["0", "1"])
+    for number in range(2):
+        await worker.release_container(number)
+    assert await seen() == (200, True, [])
+    await worker.close()
+    await store.close()
+
+
 async def test_connections_their_limit_and_those_above_it_are_reported(service: StoreService) -> None:
     assert service.server._server is not None
     host, port = service.server._server.sockets[0].getsockname()
