@@ -89,14 +89,32 @@ class ChildWriter(Generic[P]):
     async def existing(self, plan: P) -> Existing:
         """Return the existing objects that have the names of the children."""
         children = self._children(plan)
-        found = await self._call_each(children, lambda child: self._read(plan, child))
+        listed = await self._listed(plan, children)
+        found = await self._call_each(children, lambda child: self._read(plan, child, listed))
         return {
             (child.kind.plural, child.name): (child.kind, manifest)
             for child, manifest in zip(children, found, strict=True)
             if manifest is not None
         }
 
-    async def _read(self, plan: P, child: Child) -> Manifest | None:
+    async def _listed(self, plan: P, children: Sequence[Child]) -> dict[tuple[str, str], Manifest]:
+        """Return the objects with the labels of the children, of kinds of which there are many: one call for each kind.
+
+        The others are read by name. So is a child that is not among them: an object of others may have its name.
+        """
+        found: dict[tuple[str, str], Manifest] = {}
+        for kind in {child.kind.plural: child.kind for child in children}.values():
+            same = [child.manifest["metadata"]["labels"].items() for child in children if child.kind is kind]
+            if len(same) >= limits.OPERATOR_CHILDREN_LISTED_MIN:
+                labels = {name: value for name, value in same[0] if all((name, value) in each for each in same)}
+                for item in await self._objects.list(kind, plan.namespace, labels):
+                    found[kind.plural, str(item["metadata"]["name"])] = item
+        return found
+
+    async def _read(self, plan: P, child: Child, listed: Mapping[tuple[str, str], Manifest]) -> Manifest | None:
+        found = listed.get((child.kind.plural, child.name))
+        if found is not None:
+            return found
         try:
             return await self._objects.get(child.kind, plan.namespace, child.name)
         except NotFoundError:

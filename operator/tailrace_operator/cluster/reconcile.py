@@ -167,7 +167,10 @@ class StreamClusterReconciler:
         except Tier2Error as error:
             refused = _false(TIER2_READY, error.reason, str(error))
             if workloads.store is not None:
-                await self._apply(self._plan(manifest, spec, "", workers), existing, pods=False)
+                try:
+                    await self._apply(self._plan(manifest, spec, "", workers), existing, pods=False)
+                except BadRequestError as why:
+                    accepted = _child_refused(why)
             retry_s = _TRANSIENT_RETRY_S if error.transient else None
             return await self._outcome(manifest, spec, workloads, [accepted, refused], retry_s)
         if claims.claim_of(manifest) != claims.Place.of(spec.tier2):  # a claim stays until this makes another one
@@ -180,8 +183,7 @@ class StreamClusterReconciler:
             plan = self._plan(manifest, spec, credentials, workers)
             workloads = await self._apply(plan, existing, pods=True)
         except BadRequestError as error:
-            refused = _false(ACCEPTED, "ChildRefused", f"The Kubernetes API refuses a child of this resource: {error}")
-            return await self._outcome(manifest, spec, workloads, [refused, usable, rules])
+            return await self._outcome(manifest, spec, workloads, [_child_refused(error), usable, rules])
         self._placements.ensure(namespace, name)
         await self._prune(plan, workloads)
         return await self._outcome(manifest, spec, workloads, [accepted, usable, rules])
@@ -395,6 +397,10 @@ class StreamClusterReconciler:
 
 def _false(condition_type: str, reason: str, message: str) -> Condition:
     return Condition(condition_type, Status.FALSE, reason, message)
+
+
+def _child_refused(error: BadRequestError) -> Condition:
+    return _false(ACCEPTED, "ChildRefused", f"The Kubernetes API refuses a child of this resource: {error}")
 
 
 def _replicas(workload: Manifest | None, otherwise: int) -> int:

@@ -7,12 +7,13 @@ by merge patches that compare the object's version.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from urllib.parse import quote
 
-from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
+from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest, ThrottledError
 from tailrace.cluster.kubernetes_requests import KubernetesRequests
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, NotFoundError, UnavailableError, WriteConflictError
@@ -60,7 +61,8 @@ class Objects(Protocol):
 
     - BadRequestError: the API server refuses the content (400, 422).
     - UnavailableError: no answer, 401, 403, 429 or 5xx. Waiting or the cluster's administrator may resolve it. The
-      outcome of a write is unknown; all writes may be repeated.
+      outcome of a write is unknown; all writes may be repeated. A call that is answered 429 was repeated: a
+      reconciliation makes hundreds, and would never end where a few of a hundred are throttled.
     """
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
@@ -276,14 +278,21 @@ class HttpObjects:
         subresource: str = "",
         **options: Any,
     ) -> Manifest:
-        return await self._calls.request(
-            f"{verb} {kind.plural} {name}".rstrip(),
-            method,
-            _path(kind, namespace, name) + subresource,
-            conflict=WriteConflictError,
-            refused=BadRequestError,
-            **options,
-        )
+        for attempt in range(limits.OPERATOR_THROTTLED_ATTEMPTS):
+            try:
+                return await self._calls.request(
+                    f"{verb} {kind.plural} {name}".rstrip(),
+                    method,
+                    _path(kind, namespace, name) + subresource,
+                    conflict=WriteConflictError,
+                    refused=BadRequestError,
+                    **options,
+                )
+            except ThrottledError as error:
+                if attempt + 1 == limits.OPERATOR_THROTTLED_ATTEMPTS:
+                    raise
+                await asyncio.sleep(error.pause_s)
+        raise AssertionError("the last attempt returns or raises")
 
 
 def _whole(kind: Kind, item: Manifest) -> Manifest:

@@ -254,7 +254,8 @@ class ReconcileLoop:
         versions = {key: _version(manifest) for key, manifest in found.items()}
         self._watch.on_list(kind.plural, versions, asyncio.get_running_loop().time())
         for key in [key for key, _ in self._known.items(kind.plural) if key not in found]:
-            await self._forget_if_deleted(kind, key)
+            if not await self._forget_if_deleted(kind, key):
+                break  # the API server does not answer any more: the next list is soon enough
         for number, (key, manifest) in enumerate(found.items()):
             if _uid(manifest) in self._deleted[kind.plural]:
                 continue  # the list is older than the deletion
@@ -263,14 +264,16 @@ class ReconcileLoop:
                 self._queues[key.plural].add(key, number * spread_s / len(found))
         self._listed.add(kind.plural)
 
-    async def _forget_if_deleted(self, kind: Kind, key: Key) -> None:
-        """Forget an object that is not in a list, unless it was created after the list."""
+    async def _forget_if_deleted(self, kind: Kind, key: Key) -> bool:
+        """Forget an object that is not in a list, unless it was created after it. Return False without an answer."""
         try:
             self._update(key, await self._objects.get(kind, key.namespace, key.name))
         except NotFoundError:
             self._forget(key)
         except TailraceError as error:
             _logger.info("deletion_not_confirmed", kind=kind.kind, name=key.name, reason=str(error))
+            return False
+        return True
 
     async def _work(self, key: Key) -> float | None:
         """Reconcile an object; return the seconds until the next time, None when only a change brings one."""
@@ -289,7 +292,7 @@ class ReconcileLoop:
                     await reconciler.gone(key.namespace, key.name)
                     return None
                 outcome = await reconciler.reconcile(manifest)
-                self._wrote(key, await self._status.write(reconciler.kind, manifest, outcome))
+                self._wrote(key, manifest, await self._status.write(reconciler.kind, manifest, outcome))
         except TimeoutError:
             message = f"reconciling took more than {limits.OPERATOR_RECONCILE_DEADLINE_S:g} s"
             return await self._failed(key, "Unavailable", message)
@@ -302,12 +305,14 @@ class ReconcileLoop:
         self._failures.pop(key, None)
         return outcome.retry_after_s
 
-    def _wrote(self, key: Key, manifest: Manifest | None) -> None:
-        """Remember an object as it was written: its watch event may be late, and the old one would be written again."""
-        known = self._known.get(key)
-        if manifest is None or known is None or known["metadata"]["uid"] != manifest["metadata"]["uid"]:
+    def _wrote(self, key: Key, before: Manifest, manifest: Manifest | None) -> None:
+        """Remember an object as it was written: its watch event may be late, and the old one would be written again.
+
+        A version that was heard of since `before` stays, because it may be newer: Events are created after the write.
+        """
+        if manifest is None or self._known.get(key) is not before:
             return
-        if not _is_older(manifest, known) and not is_deleted(known):
+        if not _is_older(manifest, before) and not is_deleted(before):
             self._known.put(key, manifest)
 
     async def _failed(self, key: Key, reason: str, message: str) -> float:
@@ -331,7 +336,8 @@ class ReconcileLoop:
             away = self._reconcilers[key.plural].away(manifest, message) if reason == "Unavailable" else ()
             outcome = Outcome((ready, *away), carried_out=False)
             try:
-                self._wrote(key, await self._status.write(self._reconcilers[key.plural].kind, manifest, outcome))
+                written = await self._status.write(self._reconcilers[key.plural].kind, manifest, outcome)
+                self._wrote(key, manifest, written)
             except TailraceError as error:
                 _logger.info("status_not_written", reason=str(error))
         return pause_s

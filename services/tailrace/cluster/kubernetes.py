@@ -55,6 +55,14 @@ class ForbiddenError(UnavailableError):
     """The API does not permit the request (401, 403); an administrator may grant it later."""
 
 
+class ThrottledError(UnavailableError):
+    """The API has too many requests and did not begin this one (429); it asks for a pause of ``pause_s``."""
+
+    def __init__(self, message: str, pause_s: float) -> None:
+        super().__init__(message)
+        self.pause_s = pause_s
+
+
 class KubernetesApi(Protocol):
     """One namespace of an API server.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import urllib3
 from kubernetes import client, config
 
-from tailrace.cluster.kubernetes import ForbiddenError
+from tailrace.cluster.kubernetes import ForbiddenError, ThrottledError
 from tailrace.common import limits
 from tailrace.common.errors import DeadlineError, NotFoundError, StartError, TailraceError, UnavailableError
 
@@ -109,8 +109,8 @@ class KubernetesRequests:
         """Call a method of the client in a thread. Errors name the request ``what``.
 
         Raises:
-            NotFoundError: 404. `conflict`: 409. `refused`: 400 or 422. UnavailableError: any other failure; the
-            outcome is unknown.
+            NotFoundError: 404. `conflict`: 409. `refused`: 400 or 422. ForbiddenError: 401 or 403. ThrottledError: 429.
+            UnavailableError: any other failure; the outcome is unknown.
         """
         deadline_s = limits.KUBERNETES_CALL_DEADLINE_S
 
@@ -148,10 +148,19 @@ def translated(
             return conflict(message)
         if error.status in (401, 403):
             return ForbiddenError(message)
+        if error.status == 429:
+            return ThrottledError(message, _pause_s(error))
         return (refused if error.status in (400, 422) else UnavailableError)(message)
     if isinstance(error, urllib3.exceptions.TimeoutError):
         return DeadlineError(f"{what}: no answer from the Kubernetes API: {error}")
     return UnavailableError(f"{what}: the Kubernetes API cannot be used: {error!r}")
+
+
+def _pause_s(error: client.ApiException) -> float:
+    """Return for how long the API asks its client to wait, within bounds."""
+    asked = str((error.headers or {}).get("Retry-After", ""))
+    pause_s = float(asked) if asked.isascii() and asked.isdigit() else 0.0
+    return min(max(pause_s, limits.KUBERNETES_THROTTLED_MIN_S), limits.KUBERNETES_THROTTLED_MAX_S)
 
 
 def _status_message(error: client.ApiException) -> str:

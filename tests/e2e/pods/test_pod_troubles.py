@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from harness.minio import MinioProcess
-from harness.pods import CLUSTER, PodProcess, Pods, StorePod, until
+from harness.pods import CLUSTER, WORKERS, PodProcess, Pods, StorePod, until
 from harness.steadywriters import SteadyWriters
 from tailrace.client import Client
 from tailrace.cluster.kubernetes import LEASES
@@ -176,6 +176,37 @@ async def test_a_container_that_cannot_be_opened_is_reported_by_a_pod_that_is_re
         return opened.keys() >= set(others)
 
     await until("the worker's other containers are open", others_are_open)
+
+
+async def test_a_pod_that_can_open_none_of_its_containers_is_not_ready(pods: Pods, minio: MinioProcess) -> None:
+    """A rollout stops at it. An outage that comes afterwards is no reason to go on."""
+    await pods.start(stores=1, controllers=0)
+    (pod,) = pods.stores
+    pods.placer.signal(signal.SIGSTOP)  # on a slow machine, too, the workers are back before the placer looks
+    worker_pids = [await pod.worker_pid(number) for number in range(WORKERS)]
+    os.kill(pod.pid, signal.SIGSTOP)  # it starts the workers again when the logs are damaged, not before
+    for worker_pid in worker_pids:
+        os.kill(worker_pid, signal.SIGKILL)
+    for key in minio.objects(pods.bucket):
+        if key.startswith("a/prefix/log/") and key.endswith("/start"):
+            minio.put(pods.bucket, key, b"no START frame")
+    os.kill(pod.pid, signal.SIGCONT)
+
+    async def is_not_ready() -> bool:
+        answer = await pod.get("/readyz")
+        return answer.status_code == 503 and "none of the pod's containers has opened" in answer.json()["reasons"][-1]
+
+    await until("the pod is not ready, and says why", is_not_ready)
+    assert all(worker["state"] == "following" for worker in await pod.workers())
+    assert (await pod.get("/healthz")).status_code == 200, "it is not started again for that"
+    await minio.stop()
+
+    async def knows_of_the_outage() -> bool:
+        return all("object store has not answered" in worker["reason"] for worker in await pod.workers())
+
+    await until("the workers report the outage", knows_of_the_outage)
+    assert await is_not_ready()
+    await minio.start()
 
 
 async def test_a_pod_that_is_stopped_is_fenced_when_it_continues(pods: Pods) -> None:

@@ -52,23 +52,28 @@ class Openings:
     """Follows what a worker opens; times are seconds of one monotonic clock.
 
     Only time counts in which the worker had containers, none of them was open, and nothing else was the reason: after
-    an outage of the object store workers have all of the time again.
+    an outage of the object store workers have all of the time again. A worker that opened none before an outage has
+    shown nothing else by it.
     """
 
     def __init__(self) -> None:
         self._since_s: float | None = None
+        self._opens = Opens.NOTHING_DUE
 
     def look(self, now_s: float, owned: int, closed: Sequence[NotOpen], *, store_answers: bool) -> Opens:
         """Return what the worker opens now: `owned` containers, of which those in `closed` are not open."""
+        waits = not store_answers or any(each.waits for each in closed)
         if owned > len(closed):
+            self._opens = Opens.SOME
+        elif not owned or (waits and self._opens is not Opens.NONE):
+            self._opens = Opens.NOTHING_DUE
+        elif self._opens is not Opens.NONE:
+            if self._since_s is None:
+                self._since_s = now_s
+            self._opens = Opens.NONE if now_s - self._since_s >= limits.POD_OPENS_NONE_S else Opens.TRYING
+        if self._opens in (Opens.SOME, Opens.NOTHING_DUE):
             self._since_s = None
-            return Opens.SOME
-        if not owned or not store_answers or any(each.waits for each in closed):
-            self._since_s = None
-            return Opens.NOTHING_DUE
-        if self._since_s is None:
-            self._since_s = now_s
-        return Opens.NONE if now_s - self._since_s >= limits.POD_OPENS_NONE_S else Opens.TRYING
+        return self._opens
 
 
 def summarise_not_open(containers: Sequence[NotOpen]) -> str:

@@ -12,7 +12,7 @@ import pytest
 from harness.localobjects import NAMESPACE, LocalObjects
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, Kind, Manifest
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, UnavailableError
+from tailrace.common.errors import BadRequestError, UnavailableError, WriteConflictError
 from tailrace_operator.cluster import names
 from tailrace_operator.cluster.child_writer import ChildWriter
 from tailrace_operator.cluster.plan import Plan
@@ -177,6 +177,27 @@ async def test_only_what_differs_is_applied_again(api: BusyApi) -> None:
     api.applied.clear()
     await written(writer, plan)
     assert len(api.applied) == len(children(plan))
+
+
+async def test_many_children_of_a_kind_are_read_at_once(api: BusyApi) -> None:
+    """A rollout of hundreds of pods changes the StatefulSet all the time, and each change is looked at."""
+    writer, plan = writer_of(api), plan_of(api)
+    await written(writer, plan)
+    api.calls = 0
+    existing = await writer.existing(plan)
+    assert len(existing) == len(children(plan))
+    assert api.calls == len([child for child in children(plan) if child.kind is not SERVICES])
+
+
+@pytest.mark.parametrize("labels", [{}, {names.INSTANCE_LABEL: "other"}])
+async def test_an_object_of_others_with_the_name_of_a_child_is_found(api: BusyApi, labels: dict[str, str]) -> None:
+    """It has no labels of ours, so a list by these does not have it."""
+    writer, plan = writer_of(api), plan_of(api)
+    foreign = api.make(SERVICES, "main-store-3", {}, labels=labels)
+    existing = await writer.existing(plan)
+    assert existing == {(SERVICES.plural, "main-store-3"): (SERVICES, foreign)}
+    with pytest.raises(WriteConflictError):
+        await writer.apply(plan, {}, pods=True)
 
 
 async def test_children_without_pods(api: BusyApi) -> None:

@@ -165,9 +165,7 @@ async def test_a_container_that_was_not_open_even_once_does_not_run(
     await store.close()
 
 
-async def test_health_is_of_the_containers_that_a_worker_has(
-    service: StoreService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_health_is_of_the_containers_that_a_worker_has(service: StoreService) -> None:
     """A worker that drained, or is new, has none: it is well. One that begins to open does not serve yet."""
     logs, store, gate = [MemoryLogStore() for _ in range(2)], open_object_store("memory://"), asyncio.Event()
 

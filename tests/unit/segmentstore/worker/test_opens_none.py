@@ -49,6 +49,17 @@ def test_an_outage_is_no_fault_of_the_worker_and_no_time_of_it_counts(closed: li
     assert openings.look(621.0, 2, [DAMAGED, DAMAGED], store_answers=True) is Opens.NONE
 
 
+@pytest.mark.parametrize(("closed", "answers"), [([DAMAGED], False), ([AWAY], True), ([DAMAGED, AWAY], True)])
+def test_an_outage_does_not_hide_a_fault_that_was_there_before(closed: list[NotOpen], answers: bool) -> None:
+    """Else a rollout that has stopped would go on to the next pod."""
+    openings = Openings()
+    openings.look(0.0, 2, [DAMAGED, DAMAGED], store_answers=True)
+    assert openings.look(20.0, 2, [DAMAGED, DAMAGED], store_answers=True) is Opens.NONE
+    assert openings.look(30.0, len(closed), closed, store_answers=answers) is Opens.NONE
+    assert openings.look(31.0, 2, [DAMAGED], store_answers=True) is Opens.SOME
+    assert openings.look(32.0, len(closed), closed, store_answers=answers) is Opens.NOTHING_DUE
+
+
 def test_which_errors_are_of_something_else() -> None:
     waiting = [UnavailableError("x"), NoSuchBucketError("x"), FencedError("x", 3)]
     own = [CorruptionError("frame 3", "x"), DiskFullError("x"), OSError("x"), KeyError("x"), ContainerStoppedError("x")]
