@@ -120,6 +120,7 @@ class RetentionJob:
             key = await self._retention.requests.get()
             if not await self._apply(key):
                 self._repeat(key)
+            self._report_clock()
 
     def _forget(self, key: StreamKey) -> None:
         """Repeat a stream's request no more."""
@@ -176,7 +177,7 @@ class RetentionJob:
         self._report_clock()
 
     def _report_clock(self) -> None:
-        """Report, once for a round, that the times of applications are far from those of the last ones."""
+        """Report, once for a round or request, that the times of applications are far from those of the last ones."""
         streams = self.clock_waits - self._clock_waits_reported
         if streams:
             self._clock_waits_reported = self.clock_waits

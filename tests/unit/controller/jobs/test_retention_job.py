@@ -452,3 +452,17 @@ async def test_a_round_that_is_cancelled_leaves_no_task(
     with pytest.raises(asyncio.CancelledError):
         await round_
     assert ended.is_set()
+
+
+async def test_a_request_whose_clock_is_far_from_the_last_round_is_reported(
+    world: Any, make_api: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a controller that makes no round, as one without buckets."""
+    monkeypatch.setattr(limits, "RETENTION_START_S", 3600.0)
+    api = await begin_with_data(world, make_api)
+    world.clock.ms += 30 * 86_400_000
+    policy = pb.RetentionPolicy(retentionType=pb.RetentionPolicy.TIME, retentionParam=3_600_000)
+    with structlog.testing.capture_logs() as logs:
+        await api.call("updateStream", api.config(retentionPolicy=policy))
+        await until(lambda: any(line["event"] == "retention_waits_for_clock" for line in logs))
+    assert (start_of(world, "stream"), api.controller.retention.rounds) == (0, 0)
