@@ -255,6 +255,7 @@ def test_bad_addresses(uri: str) -> None:
         (errors.GRPC_NOT_FOUND, NotFoundError),
         (errors.GRPC_ALREADY_EXISTS, AlreadyExistsError),
         (errors.GRPC_FAILED_PRECONDITION, WriteConflictError),
+        (errors.GRPC_OUT_OF_RANGE, errors.AnswerTooLargeError),
         (errors.GRPC_UNAVAILABLE, UnavailableError),
         (1, UnavailableError),
     ],
