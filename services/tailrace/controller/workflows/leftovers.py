@@ -20,6 +20,7 @@ from tailrace.common.errors import NoSuchSegmentError, SegmentSealedError
 from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import new_segments
+from tailrace.controller.metadata.records import CompletedTransaction
 from tailrace.controller.metadata.transaction_ledger import TransactionLedger, shard_of
 from tailrace.controller.metadata.transitions import may_take_commits
 
@@ -45,7 +46,10 @@ def numbers_to_skip(context: WorkflowContext) -> int:
 async def leave_transaction(
     context: WorkflowContext, key: StreamKey, transaction_id: bytes, segments: Sequence[str]
 ) -> None:
-    """Take a transaction from the open ones whose segments were there before: a client never learns of it."""
+    """Take a transaction from the open ones whose segments were there before: a client never learns of it.
+
+    A crash before its record is removed leaves an aborted one, whose segments the sweep deletes.
+    """
 
     def decide(now: StreamRecord | None, snapshot: Snapshot) -> Change[bool]:
         if now is None:
@@ -54,7 +58,8 @@ async def leave_transaction(
         if not ledger.is_open(transaction_id):
             return Change(False)  # its lease has ended: it is aborted
         ledger.close(now, transaction_id)
-        return Change(True, ledger.puts())
+        aborted = CompletedTransaction(transaction_id, False, context.clock.now_ms())
+        return Change(True, {**ledger.puts(), key.transaction(transaction_id): aborted})
 
     if await context.store.change(key, [key.open_shard(shard_of(transaction_id))], decide):
         await context.store.remove(key, [key.transaction(transaction_id)])

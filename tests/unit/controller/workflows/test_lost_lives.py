@@ -279,3 +279,37 @@ async def test_a_scope_goes_whose_list_names_streams_without_records(
     await api.setup(1)
     listed = await api.call("listStreamsInScope", pb.StreamsInScopeRequest(scope=scope))
     assert {each.stream for each in listed.streams} == {"stream", "_MARKstream"}
+
+
+@pytest.mark.parametrize("after_effect", [False, True])
+async def test_a_crash_at_any_call_of_a_begin_leaves_a_transaction_that_ends(
+    make_world: Any, make_api: Any, make_crash: Any, wait_until: Any, after_effect: bool
+) -> None:
+    """Its segment was there before: it is given up, and whatever a crash left of that can be asked for and ends."""
+    crashes = 0
+    for at_call in range(1, 16):
+        world = make_world()
+        crash = make_crash(after_effect=after_effect)
+        first = make_api(await world.start(crash, transaction_lease_min_ms=10))
+        await first.setup(1)
+        (following,) = await next_ids(first, 1)
+        await leave(world, name(0, following))
+        crash.at_call = crash.calls + at_call
+        with contextlib.suppress(TailraceError):
+            begun = await first.begin(lease_ms=10)
+            assert id_of(begun) != following
+        crashes += crash.crashed
+        await first.controller.close()
+        second = make_api(await world.start(seed=2))
+
+        async def is_at_rest(api: Any = second) -> bool:
+            root = await root_of(api)
+            return (root.open_count, root.abort_queue) == (0, ())
+
+        await wait_until(is_at_rest)
+        lost = pb.TxnId(highBits=0, lowBits=int.from_bytes(following, "big"))
+        assert await second.state(lost) in (pb.TxnState.UNKNOWN, pb.TxnState.ABORTED)
+        assert await second.commit(lost) == pb.TxnStatus.FAILURE
+        assert id_of(await second.begin()) != following
+        await world.close()
+    assert crashes > 5
