@@ -278,7 +278,7 @@ async def test_calls_and_writes_that_need_a_damaged_container_end_with_the_reaso
     refused = [answer for answer in answers if answer]
     assert refused
     reasons = ("its workflow continues", "is not served by this segment store")  # which one: the scope's table decides
-    ends = ("is not available", "no reply within")  # the latter when the call's time ends during the last of the retries
+    ends = ("is not available", "no reply within")  # the latter when the time ends during the last retry
     explained = [any(end in each for end in ends) and any(reason in each for reason in reasons) for each in refused]
     assert all(explained), "\n".join(refused)
     reported = "Worker w: container 2 cannot be opened: damaged."
