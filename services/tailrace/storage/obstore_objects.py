@@ -98,6 +98,8 @@ class ObstoreObjects:
             return b""
         try:
             data = await self._call("get", key, self._range(key, offset, length), length)
+        except SlowDownError:
+            raise
         except UnavailableError as error:
             # Each store has its own text for a range beyond the end, and "range" may be part of any message.
             if "range" in str(error).lower() and await self._size(key) < offset + length:

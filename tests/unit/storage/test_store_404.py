@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -63,9 +64,11 @@ class FakeS3(S3Endpoint):
         self.status = "404 Not Found"
         self.catches = re.compile("")
         self.caught = 0
+        self.verbs = Counter[str]()
 
     def answer(self, verb: str, path: str, fields: Mapping[str, str], body: bytes) -> tuple[str, bytes]:
         """See S3Endpoint."""
+        self.verbs[verb] += 1
         if self.body_404 is not None and self.catches.match(f"{verb} {path}"):
             self.caught += 1
             return self.status, self.body_404
@@ -288,3 +291,16 @@ async def test_a_conflict_without_an_object_is_no_reason_to_end() -> None:
     async with s3.serving() as store:
         with pytest.raises(UnavailableError, match="conflict"):
             await probe(store, "nonce")
+
+
+async def test_a_store_that_has_too_many_requests_gets_no_other_one() -> None:
+    """Whether the object is long enough is asked only when the range may be wrong, of which names say nothing."""
+    s3 = FakeS3()
+    s3.status, s3.body_404 = "503 Service Unavailable", b"<Error><Code>SlowDown</Code></Error>"
+    s3.catches = re.compile("GET")
+    async with s3.serving() as store:
+        await store.put("orange", [b"0123456789"])
+        with pytest.raises(SlowDownError):
+            await store.get_range("orange", 2, 5)
+    assert s3.verbs["GET"] == 4, "what the client library does by itself"
+    assert s3.verbs["HEAD"] == 0
