@@ -161,9 +161,9 @@ class ContactFolder(ContactStore):
         """See UploadParts.list_parts."""
         return await self._folder.list_parts(prefix, limit)
 
-    async def delete_parts(self, names: Sequence[str]) -> None:
+    async def delete_parts(self, names: Sequence[str]) -> int:
         """See UploadParts.delete_parts."""
-        await self._folder.delete_parts(names)
+        return await self._folder.delete_parts(names)
 
     async def make_durable(self, folder: str) -> None:
         """See FolderStore.make_durable."""

@@ -71,15 +71,17 @@ def parts_of(path: Path) -> Iterator[Path]:
         yield from (Path(entry) for entry in entries if entry.name.startswith(f"{path.name}#"))
 
 
-def remove_unlocked(path: Path) -> None:
-    """Remove the file of an upload whose process has ended: a running one holds its lock."""
+def remove_unlocked(path: Path) -> bool:
+    """Remove the file of an upload whose process has ended; return whether it did. A running one holds its lock."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return  # it is in use, or the file system has no locks
+            return False  # it is in use, or the file system has no locks
         if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # else another put has the name now
-            path.unlink(missing_ok=True)
+            path.unlink()
+            return True
+    return False
 
 
 def make_private(folder: Path) -> None:

@@ -95,10 +95,12 @@ class FolderObjects(ObstoreObjects):
                     continue
             yield info
 
-    async def delete_parts(self, names: Sequence[str]) -> None:
+    async def delete_parts(self, names: Sequence[str]) -> int:
         """See UploadParts.delete_parts."""
+        deleted = 0
         for name in names:
-            await self._call("delete", name, asyncio.to_thread(self._remove_part, self._folder / name))
+            deleted += await self._call("delete", name, asyncio.to_thread(self._remove_part, self._folder / name))
+        return deleted
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects, and the folders that become empty; missing ones are not an error."""
@@ -115,9 +117,10 @@ class FolderObjects(ObstoreObjects):
             path.unlink(missing_ok=True)
         self._remove_empty(path.parent)
 
-    def _remove_part(self, path: Path) -> None:
-        remove_unlocked(path)
+    def _remove_part(self, path: Path) -> bool:
+        removed = remove_unlocked(path)
         self._remove_empty(path.parent)
+        return removed
 
     def _remove_empty(self, folder: Path) -> None:
         """Remove a folder and its parents as far as they are empty; what cannot be removed does no harm."""

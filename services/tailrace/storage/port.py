@@ -70,8 +70,8 @@ class UploadParts(Protocol):
         """
         ...
 
-    async def delete_parts(self, names: Sequence[str]) -> None:
-        """Delete the parts that no process is writing; missing ones are not an error."""
+    async def delete_parts(self, names: Sequence[str]) -> int:
+        """Delete the parts that no process is writing; return how many. Missing ones are not an error."""
         ...
 
 

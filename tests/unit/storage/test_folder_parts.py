@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import sys
 import threading
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,6 +45,32 @@ async def test_a_part_that_another_process_writes_stays(tmp_path: Path) -> None:
         await store.delete_parts(["key#1"])
         assert parts(tmp_path) == ["key#1"]
     await store.delete_parts(["key#1"])
+    assert parts(tmp_path) == []
+
+
+WRITER = """
+import itertools, pathlib, sys
+from tailrace.storage.folder_files import durable_part
+with durable_part(pathlib.Path(sys.argv[1]), b"half", itertools.count(1)) as part:
+    print(part.name, flush=True)
+    sys.stdin.read()
+"""
+
+
+async def test_the_part_of_another_process_goes_once_that_is_killed(tmp_path: Path) -> None:
+    store = FolderObjects(tmp_path)
+    writer = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WRITER, str(tmp_path / "key"), stdin=PIPE, stdout=PIPE
+    )
+    try:
+        assert writer.stdout is not None
+        part = (await writer.stdout.readline()).decode().strip()
+        assert await store.delete_parts([part]) == 0
+        assert parts(tmp_path) == [part]
+    finally:
+        writer.kill()
+        await writer.wait()
+    assert await store.delete_parts([part]) == 1
     assert parts(tmp_path) == []
 
 

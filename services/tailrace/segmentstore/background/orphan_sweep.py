@@ -104,8 +104,7 @@ class OrphanSweep:
         for batch in _batches(orphans):
             await self._delete(batch, listed_after)
         for batch in _batches(parts):
-            await self._tier2.delete_parts(batch)
-            self.deleted += len(batch)
+            self.deleted += await self._tier2.delete_parts(batch)
         if self.deleted > before:
             container = self._state.container_id
             _log.info("orphans_deleted", container=container, objects=self.deleted - before)

@@ -230,10 +230,9 @@ class ChunkObjects:
             found += await self._store.list_parts(folder, limits.SWEEP_ORPHANS_MAX)
         return [info.key for info in found if is_of_earlier_owner(info.key.partition("#")[0])]
 
-    async def delete_parts(self, names: Sequence[str]) -> None:
-        """Delete the unfinished uploads that `abandoned_parts` returned, unless one is still written."""
-        if isinstance(self._store, UploadParts):
-            await self._store.delete_parts(names)
+    async def delete_parts(self, names: Sequence[str]) -> int:
+        """Delete the unfinished uploads that `abandoned_parts` returned; those still written stay. Return how many."""
+        return await self._store.delete_parts(names) if isinstance(self._store, UploadParts) else 0
 
     async def look(self, ref: ChunkRef) -> tuple[bool, bool]:
         """Return whether the object of a reference exists, and whether an event surely begins at its first byte."""

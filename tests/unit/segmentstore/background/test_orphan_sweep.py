@@ -253,6 +253,7 @@ async def test_files_of_puts_of_an_object_log_that_were_cut_off_go(world: World,
         fcntl.flock(file, fcntl.LOCK_EX)
         assert await container.background.sweep.sweep()
         assert parts_below(tmp_path) == {*kept, live}
+        assert container.background.sweep.deleted == len(left), "what another process writes is not counted"
     assert await container.background.sweep.sweep()
     assert parts_below(tmp_path) == set(kept)
     assert not (tmp_path / keys.epoch(1)).exists(), "the folder of an epoch goes with its last file"
