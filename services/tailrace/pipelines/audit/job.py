@@ -6,7 +6,7 @@ import contextlib
 import os
 import posixpath
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from tailrace.client.blocking.portal import Portal
 from tailrace.cluster.cluster_identity import CLUSTER_KEY
@@ -126,16 +126,24 @@ async def _identity(location: StoreLocation) -> ClusterIdentity:
 
 
 def is_within(output: str, store: str) -> bool:
-    """Return whether an output, a path or a URL of Spark, lies in a store, a URL of ours."""
-    (scheme, host, path), (store_scheme, store_host, store_path) = _parts(output), _parts(store)
-    return (scheme, host) == (store_scheme, store_host) and f"{path}/".startswith(f"{store_path.rstrip('/')}/")
+    """Return whether an output, a path or a URL of Spark, lies in a store, a URL of ours.
+
+    An output may be escaped or not. A store is not: its folder may have any name.
+    """
+    where, (*store_place, store_path) = (_parts(output), _parts(unquote(output))), _parts(store)
+    folder = f"{store_path.rstrip('/')}/"
+    return any(place == store_place and f"{path}/".startswith(folder) for *place, path in where)
 
 
 def _parts(url: str) -> tuple[str, str, str]:
-    parts = urlsplit(url)
-    if parts.scheme in ("", "file"):
-        return "file", "", os.path.realpath(unquote(parts.path) if parts.scheme else url)
-    return "s3" if parts.scheme in ("s3a", "s3n") else parts.scheme, parts.netloc, posixpath.normpath(f"/{parts.path}")
+    """Return scheme, host and absolute path; ``file:/folder`` is one of Hadoop's forms."""
+    scheme, colon, rest = url.partition(":/")
+    if not colon:
+        return "file", "", os.path.realpath(url)
+    host, slash, path = rest[1:].partition("/") if rest.startswith("/") else ("", "/", rest)
+    if scheme == "file":
+        return scheme, "", os.path.realpath(slash + path)
+    return "s3" if scheme in ("s3a", "s3n") else scheme, host, posixpath.normpath(f"/{path}")
 
 
 @contextlib.contextmanager

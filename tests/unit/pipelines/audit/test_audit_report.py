@@ -121,6 +121,11 @@ def test_the_command_prints_sums_and_findings(capsys: pytest.CaptureFixture[str]
         ("s3a://other/prefix", "s3://bucket/prefix", False),
         ("hdfs://host/prefix", "s3://bucket/prefix", False),
         ("/bucket/prefix", "s3://bucket/prefix", False),
+        ("/data/run#1/tier2/audit", "file:///data/run#1/tier2", True),
+        ("file:///data/run#1/tier2/audit", "file:///data/run#1/tier2", True),
+        ("file:///data/run%231/tier2/audit", "file:///data/run#1/tier2", True),
+        ("file:/data/50%25/tier2/audit", "file:///data/50%25/tier2", True),
+        ("/data/run/audit", "file:///data/run#1/tier2", False),
     ],
 )
 def test_whether_a_report_would_lie_in_tier_2(output: str, store: str, expected: bool) -> None:
