@@ -80,3 +80,12 @@ async def test_the_slices_of_a_stream_of_5000_segments(bounded: BoundedStore, co
         slices = await slices_between(context, StreamName("s", "t"))
     assert [piece.end for piece in slices] == [number % 7 + 1 for number in range(SEGMENTS)]
     assert 1 < bounded.in_flight_max <= limits.SEGMENT_CALLS_CONCURRENT_MAX
+
+
+async def test_the_places_of_5000_segments_are_asked_for_once(
+    bounded: BoundedStore, context: ClientContext, controller: Any
+) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        for _ in range(2):
+            await StreamManager(context).tail("s/t")
+    assert [method for method, _ in controller.calls].count("getURI") == SEGMENTS

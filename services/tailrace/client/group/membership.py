@@ -96,6 +96,11 @@ class GroupMember:
         return self._synchronizer.state
 
     @property
+    def version(self) -> int:
+        """Return a number that changes with the state."""
+        return self._synchronizer.version
+
+    @property
     def owned(self) -> Mapping[str, int]:
         """Return the segments that the group assigns to this reader. Raises ReinitializationRequiredError."""
         owned = self.state.assigned.get(self.reader)

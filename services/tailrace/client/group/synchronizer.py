@@ -43,6 +43,8 @@ class GroupSynchronizer:
 
     def __init__(self, context: ClientContext, stream: RevisionedStream, name: str) -> None:
         self.name = name
+        self.version = 0
+        """Changes whenever the state does."""
         self._context = context
         self._stream = stream
         self._state: GroupState | None = None
@@ -149,6 +151,7 @@ class GroupSynchronizer:
         start = await self._stream.oldest() if mark is None else mark
         entries = await self._stream.read_from(start)
         self._mark, self._state = mark, None
+        self.version += 1
         self._apply_all(entries)
 
     def _apply_all(self, entries: Sequence[Entry]) -> None:
@@ -166,6 +169,7 @@ class GroupSynchronizer:
     def _apply(self, initial: bool, updates: Sequence[r.Update]) -> None:
         if self._state is None and not initial:
             return
+        self.version += 1
         for update in updates:
             if self._state is None:
                 assert isinstance(update, r.Init | r.Compact)

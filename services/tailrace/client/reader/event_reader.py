@@ -6,6 +6,7 @@ See docs/design.md#reader-groups, docs/protocol/reader-group-state.md#distributi
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -18,6 +19,7 @@ from tailrace.client.reader.read_ahead import ReadAhead
 from tailrace.client.reader.segment_input import SegmentInput
 from tailrace.client.reader.time_windows import TimeWindows
 from tailrace.client.reader.truncations import Truncations
+from tailrace.client.reader.turns import SegmentTurns
 from tailrace.client.retry import without_traceback
 from tailrace.client.writer.append_blocks import EVENT_HEADER_BYTES
 from tailrace.common import limits, names
@@ -91,6 +93,9 @@ class EventReader:
         self._inputs: dict[str, SegmentInput] = {}
         self._ended: dict[str, int] = {}
         self._changed = asyncio.Event()
+        self._turns = SegmentTurns(self._changed.set)
+        self._followed = -1
+        """The version of the group's state whose assignment this reader follows."""
         self._answering: str | None = None
         self._last_given: EventBatch | EventRead | None = None
         self._leaving_at: dict[str, int] | None = None
@@ -222,6 +227,7 @@ class EventReader:
         elif given.segment in self._inputs:
             events = [given.event] if isinstance(given, EventRead) else given.events
             self._inputs[given.segment].take_back(events)
+            self._turns.notice(given.segment)
 
     async def _next_batch(self, max_events: int) -> EventBatch | None:
         """Return what `_take` does. Of a truncated stream only the first error is raised, with all that is missed."""
@@ -240,14 +246,13 @@ class EventReader:
 
     def _take(self, max_events: int) -> EventBatch | None:
         """Return events of the next segment that has some, round robin."""
-        for segment, source in list(self._inputs.items()):
-            if source.ready and source.failure is None:
-                offset = source.offset
-                self._inputs[segment] = self._inputs.pop(segment)  # also one that cannot be read: the others go on
-                events = source.take(max_events)
-                if events:
-                    self._joined().note_event(segment)
-                    return EventBatch(segment, offset, events)
+        while (segment := self._turns.begin(self._inputs)) is not None:
+            source = self._inputs[segment]
+            offset = source.offset
+            events = source.take(max_events)
+            if events:
+                self._joined().note_event(segment)
+                return EventBatch(segment, offset, events)
         return None
 
     def _raise_again(self) -> None:
@@ -304,12 +309,15 @@ class EventReader:
 
     async def _follow_assignment(self, member: GroupMember) -> None:
         """Read exactly the segments that the group's state assigns to this reader."""
-        owned = member.owned
+        owned, version = member.owned, member.version
+        if version == self._followed:
+            return
         for segment in [name for name in (*self._inputs, *self._ended) if name not in owned]:
             await self._drop(segment)
         for segment in owned:
             if segment not in self._inputs and segment not in self._ended:
                 self._begin(member.taken(segment))
+        self._followed = version
 
     def _begin(self, taken: Taken) -> None:
         if taken.offset < 0 or taken.offset >= taken.end_offset:
@@ -321,15 +329,21 @@ class EventReader:
             taken.offset,
             end_offset=taken.end_offset,
             ahead=self._ahead,
-            changed=self._changed.set,
+            changed=functools.partial(self._turns.notice, taken.segment),
         )
 
     async def _note_ends(self) -> None:
         """Keep segments that were read to their end until the next checkpoint, at offset −1 or their end offset."""
-        for segment, source in list(self._inputs.items()):
-            if source.ended:
+        ended = self._turns.look(self._inputs)
+        try:
+            while ended:
+                segment = ended.pop()
+                source = self._inputs[segment]
                 self._ended[segment] = source.offset if source.offset >= source.end_offset else ENDED_OFFSET
                 await self._drop_input(segment)
+        finally:
+            for segment in ended:  # a call that was cancelled leaves them to the next one
+                self._turns.notice(segment)
 
     async def _drop(self, segment: str) -> None:
         self._ended.pop(segment, None)
