@@ -63,8 +63,7 @@ class _Plan(NamedTuple):
         """Return how many transactions the batch may have.
 
         A pass that rolls over a scale makes and seals as many segments for one transaction as for many, and adds two
-        epochs to the stream. So it takes more, but no more than a step has time to check: what a step has checked when
-        its time ends is not remembered.
+        epochs to the stream. So it takes more, but as a rule no more than a step has time to check (`_check`).
         """
         rolls = self.rolling is not None
         merges_max = limits.TRANSACTION_ROLLING_MERGES_MAX if rolls else limits.TRANSACTION_COMMIT_MERGES_MAX
@@ -93,14 +92,14 @@ async def take_batch(context: WorkflowContext, key: StreamKey, root: StreamRecor
     plan, checked = await _plan(context, key, root)
     if not may_take_commits(root, rolls=plan.rolling is not None):
         return False
-    epoch, rolls = plan.ranges, plan.rolling is not None
-    if rolls and await _names_are_used(context, key, root, plan):
+    if plan.rolling is not None and await _names_are_used(context, key, root, plan):
         return True
-    refused = await _uncommittable(context, await names_of(key, epoch, checked), rolls=rolls)
-    more = await _take(context, key, plan, checked, refused, grow=True)
+    ends_s = asyncio.get_running_loop().time() + limits.TRANSACTION_CHECK_S
+    passed, refused = await _check(context, key, plan, checked, ends_s)
+    more = await _take(context, key, plan, passed, refused, grow=passed == checked)
     if more:
-        refused.update(await _uncommittable(context, await names_of(key, epoch, more), rolls=rolls))
-        await _take(context, key, plan, (*checked, *more), refused, grow=False)
+        others, refused_too = await _check(context, key, plan, more, ends_s)
+        await _take(context, key, plan, (*passed, *others), refused | refused_too, grow=False)
     return True
 
 
@@ -118,6 +117,25 @@ async def _names_are_used(context: WorkflowContext, key: StreamKey, root: Stream
     if used:
         await leftovers.skip_epoch(context, key, active, used)
     return bool(used)
+
+
+async def _check(
+    context: WorkflowContext, key: StreamKey, plan: _Plan, batch: tuple[bytes, ...], ends_s: float
+) -> tuple[tuple[bytes, ...], dict[bytes, str]]:
+    """Check a batch; return the transactions that were checked, and those of them to refuse, with the reasons.
+
+    A pass that rolls over a scale has many segments to ask for. It checks them in parts and begins none after `ends_s`:
+    the step would end before the check, and the next step or controller would begin it again, with the same end.
+    """
+    rolls = plan.rolling is not None
+    count = max(1, limits.TRANSACTION_CHECK_SEGMENTS // len(plan.ranges.segments)) if rolls else len(batch)
+    refused: dict[bytes, str] = {}
+    for first in range(0, len(batch), count):
+        if first and asyncio.get_running_loop().time() >= ends_s:
+            return batch[:first], refused
+        names = await names_of(key, plan.ranges, batch[first : first + count])
+        refused |= await _uncommittable(context, names, rolls=rolls)
+    return batch, refused
 
 
 async def _plan(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> tuple[_Plan, tuple[bytes, ...]]:

@@ -263,3 +263,32 @@ async def test_a_pass_that_rolls_over_checks_a_bounded_number_of_segments(
     assert max(asked) <= most
     assert (await root_of(api)).active_epoch == before + 2 * math.ceil(segments * transactions / most)
     assert await read_at(api, world, 0.5) == [b"%d" % number for number in range(transactions)]
+
+
+async def test_a_check_that_lasts_longer_than_a_step_makes_progress(
+    world: Any, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segment stores are slow: a step that takes only what it has checked whole would begin again for ever."""
+    segments, transactions, step_s = 10, 6, 4.0
+    monkeypatch.setattr(limits, "WORKFLOW_STEP_DEADLINE_S", step_s)
+    monkeypatch.setattr(limits, "TRANSACTION_CHECK_S", step_s / 2, raising=False)
+    monkeypatch.setattr(limits, "TRANSACTION_CHECK_SEGMENTS", segments, raising=False)
+    await api.setup(segments)
+    begun = [await api.begin() for _ in range(transactions)]
+    for number, txn in enumerate(begun):
+        write(world, txn, b"%d" % number)
+    await api.scaled(await api.current(), [(each / segments, (each + 1) / segments) for each in range(segments)])
+    context = api.controller.services.core.context
+    infos = context.segments.infos
+
+    async def slow(names: Any) -> Any:
+        await asyncio.sleep(len(names) / segments * step_s / 4)
+        return await infos(names)
+
+    monkeypatch.setattr(context.segments, "infos", slow)
+    for txn in begun:
+        assert await api.commit(txn.txnId) == pb.TxnStatus.SUCCESS
+    async with asyncio.timeout(120):
+        while await api.state(begun[-1].txnId) != pb.TxnState.COMMITTED:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert await read_at(api, world, 0.5) == [b"%d" % number for number in range(transactions)]
