@@ -133,11 +133,17 @@ ListObjects: TypeAlias = "Callable[[Kind, str], Awaitable[Collection[Manifest]]]
 
 
 class HttpObjects:
-    """Implements Objects over HTTP. ``instance`` names this process in Events."""
+    """Implements Objects over HTTP. ``instance`` names this process in Events.
 
-    def __init__(self, configuration: client.Configuration, instance: str) -> None:
+    ``attempts``: of a request that is throttled. A caller that concludes something from the time makes one.
+    """
+
+    def __init__(
+        self, configuration: client.Configuration, instance: str, attempts: int = limits.OPERATOR_THROTTLED_ATTEMPTS
+    ) -> None:
         self._calls = KubernetesRequests(configuration)
         self._instance = instance
+        self._attempts = attempts
 
     def close(self) -> None:
         """Close the connections; calls in progress end at their deadlines."""
@@ -278,7 +284,7 @@ class HttpObjects:
         subresource: str = "",
         **options: Any,
     ) -> Manifest:
-        for attempt in range(limits.OPERATOR_THROTTLED_ATTEMPTS):
+        for attempt in range(self._attempts):
             try:
                 return await self._calls.request(
                     f"{verb} {kind.plural} {name}".rstrip(),
@@ -289,7 +295,7 @@ class HttpObjects:
                     **options,
                 )
             except ThrottledError as error:
-                if attempt + 1 == limits.OPERATOR_THROTTLED_ATTEMPTS:
+                if attempt + 1 == self._attempts:
                     raise
                 await asyncio.sleep(error.pause_s)
         raise AssertionError("the last attempt returns or raises")

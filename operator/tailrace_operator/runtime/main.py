@@ -291,7 +291,8 @@ async def _run_as_standby(
     settings: Settings, leadership: LeaderElection, detectors: dict[tuple[str, str], FailureDetector]
 ) -> None:
     """Wait until this process leads. Fill `detectors` with what it observed of the workers meanwhile."""
-    objects = HttpObjects(settings.configuration(), settings.identity)
+    # Workers are throttled, too: what is not answered at once says nothing of their silence.
+    objects = HttpObjects(settings.configuration(), settings.identity, attempts=1)
     standby = Standby(objects, settings.served)
     try:
         async with running(standby.run()):

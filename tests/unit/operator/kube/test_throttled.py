@@ -47,6 +47,18 @@ async def test_one_that_is_throttled_again_and_again_fails(server: tuple[Kuberne
     assert api.requests == ["GET"] * limits.OPERATOR_THROTTLED_ATTEMPTS
 
 
+async def test_a_caller_that_measures_time_hears_of_it_at_once(server: tuple[KubernetesServer, HttpObjects]) -> None:
+    """A standby, which counts for how long workers are silent: they are throttled, too."""
+    api, objects = server
+    address = objects._calls.address
+    once = HttpObjects(client.Configuration(host=address), "test", attempts=1)
+    api.answers = [429]
+    with pytest.raises(ThrottledError):
+        await once.list(LEASES, NAMESPACE)
+    assert api.requests == ["GET"]
+    once.close()
+
+
 @pytest.mark.parametrize("code", [500, 503, 403])
 async def test_other_failures_are_left_to_the_caller(server: tuple[KubernetesServer, HttpObjects], code: int) -> None:
     """Of a write that was begun the outcome is unknown."""
