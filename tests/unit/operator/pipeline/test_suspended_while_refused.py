@@ -10,7 +10,7 @@ from harness.localpipelines import CHILD, SPEC, TIER2, System
 from tailrace.cluster.kubernetes import STREAM_CLUSTERS, ForbiddenError, Kind, Manifest
 from tailrace.common.errors import BadRequestError, UnavailableError, WriteConflictError
 from tailrace_operator.cluster.tier2 import Tier2Error
-from tailrace_operator.kube.objects import CONFIG_MAPS, CRON_JOBS, JOBS, PIPELINES, PODS, STATEFUL_SETS
+from tailrace_operator.kube.objects import CONFIG_MAPS, CRON_JOBS, JOBS, PIPELINES, PODS, ROLES, STATEFUL_SETS
 from tailrace_operator.pipeline import names
 
 ENDLESS: dict[str, Any] = {"everySeconds": 5}
@@ -263,6 +263,11 @@ async def test_one_that_was_never_stopped_may_start_pods_when_pipelines_are_disa
         assert system.hand.condition(PIPELINES, "nightly", "Running") == ("Unknown", "NotStopped")
     (notice,) = [one for about, one in system.objects.events if one.reason == "NotStopped"]
     assert "pipelines.enabled" in notice.message
+
+    for kind in (CRON_JOBS if when else JOBS, ROLES, CONFIG_MAPS):  # by hand, as docs/pipelines.md says
+        system.objects.remove(kind, CHILD)
+    await system.look()
+    assert system.hand.condition(PIPELINES, "nightly", "Running") == ("False", "Suspended")
 
 
 async def test_a_workload_that_changes_meanwhile_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
