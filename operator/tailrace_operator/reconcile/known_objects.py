@@ -58,3 +58,18 @@ class KnownObjects:
             if plural in (None, kind):
                 for name, manifest in place.items():
                     yield Key(kind, namespace, name), manifest
+
+
+def is_older(manifest: Manifest, known: Manifest) -> bool:
+    """Return whether the manifest is an older generation of the same object; generations only rise."""
+    new, old = manifest["metadata"], known["metadata"]
+    same = new.get("uid") == old.get("uid")
+    return same and int(new.get("generation") or 0) < int(old.get("generation") or 0)
+
+
+def is_of_another(manifest: Manifest, known: Manifest, *, is_gone: bool) -> bool:
+    """Return whether an event says nothing of the known object: it is of another one of that name, gone or older."""
+    new, old = manifest["metadata"], known["metadata"]
+    if new["uid"] == old["uid"]:
+        return False
+    return is_gone or str(new.get("creationTimestamp", "")) < str(old.get("creationTimestamp", ""))

@@ -19,7 +19,7 @@ from tailrace.common import limits
 from tailrace.common.errors import NotFoundError, TailraceError
 from tailrace_operator.kube.manifests import FINALIZER, is_deleted
 from tailrace_operator.reconcile.keys import Key, key_of
-from tailrace_operator.reconcile.known_objects import KnownObjects
+from tailrace_operator.reconcile.known_objects import KnownObjects, is_of_another, is_older
 from tailrace_operator.reconcile.outcome import READY, Condition, Outcome, Status
 from tailrace_operator.reconcile.status_writer import StatusWriter
 from tailrace_operator.reconcile.watch_check import WatchCheck
@@ -152,11 +152,17 @@ class ReconcileLoop:
     # -- events
 
     def on_event(self, kind: Kind, change: str | None, manifest: Manifest) -> None:
-        """Handle a watch event: ``change`` is ADDED, MODIFIED, DELETED, or None for an object of the first list."""
+        """Handle a watch event: ``change`` is ADDED, MODIFIED, DELETED, or None for an object of the first list.
+
+        Events of one object come in their order, but not those of two objects that have had the same name.
+        """
         key = key_of(kind, manifest)
+        if change == "DELETED" and kind.plural in self._deleted:
+            self._deleted[kind.plural].add(_uid(manifest))
+        known = self._known.get(key)
+        if known is not None and is_of_another(manifest, known, is_gone=change == "DELETED"):
+            return
         if change == "DELETED":
-            if kind.plural in self._deleted:
-                self._deleted[kind.plural].add(_uid(manifest))
             self._forget(key)
         else:
             self._watch.on_event(key, _version(manifest))
@@ -169,7 +175,7 @@ class ReconcileLoop:
 
     def _update(self, key: Key, manifest: Manifest) -> None:
         known = self._known.get(key)
-        if known is not None and _is_older(manifest, known):
+        if known is not None and is_older(manifest, known):
             return
         if known is None and self._known.count(key.plural) >= limits.OPERATOR_OBJECTS_MAX:
             _logger.error(
@@ -312,7 +318,7 @@ class ReconcileLoop:
         """
         if manifest is None or self._known.get(key) is not before:
             return
-        if not _is_older(manifest, before) and not is_deleted(before):
+        if not is_older(manifest, before) and not is_deleted(before):
             self._known.put(key, manifest)
 
     async def _failed(self, key: Key, reason: str, message: str) -> float:
@@ -363,13 +369,6 @@ def _version(manifest: Manifest) -> str:
 
 def _uid(manifest: Manifest) -> str:
     return str(manifest["metadata"]["uid"])
-
-
-def _is_older(manifest: Manifest, known: Manifest) -> bool:
-    """Return whether the manifest is an older generation of the same object; generations only rise."""
-    new, old = manifest["metadata"], known["metadata"]
-    same = new.get("uid") == old.get("uid")
-    return same and int(new.get("generation") or 0) < int(old.get("generation") or 0)
 
 
 def _desired_state(manifest: Mapping[str, Any]) -> Any:

@@ -110,3 +110,59 @@ def test_an_api_server_that_ceases_to_answer_does_not_keep_the_lists_waiting() -
 
     with SimWorld(1) as world:
         world.run(scenario())
+
+
+def test_late_events_of_an_object_that_was_replaced_change_nothing() -> None:
+    """A resource is deleted and made again: the watch hands over the events of each object in a task of its own."""
+
+    async def scenario() -> None:
+        objects, reconciler = LocalObjects(), Looks()
+        loop = ReconcileLoop(objects, None, Fixed(), Fixed())
+        loop.add(reconciler)
+        working = asyncio.ensure_future(loop.run(loop.kinds))
+        await asyncio.sleep(1.0)
+        first = objects.make(STREAMS, "one", {}, creationTimestamp="2026-01-02T03:04:05Z")
+        loop.on_event(STREAMS, "ADDED", first)
+        objects.remove(STREAMS, "one")
+        second = objects.make(STREAMS, "one", {}, creationTimestamp="2026-01-02T03:04:06Z")
+        loop.on_event(STREAMS, "ADDED", second)
+        leaving = first | {"metadata": first["metadata"] | {"deletionTimestamp": "2026-01-02T03:04:06Z"}}
+        for change in ("MODIFIED", "DELETED"):
+            loop.on_event(STREAMS, change, leaving)
+            await asyncio.sleep(1.0)
+            (known,) = await loop.list_known(STREAMS, NAMESPACE)
+            assert known["metadata"]["uid"] == second["metadata"]["uid"]
+        assert reconciler.went == []
+        loop.on_event(STREAMS, "MODIFIED", objects._find(STREAMS, NAMESPACE, "one"))
+        loop.on_event(STREAMS, "DELETED", leaving)
+        await asyncio.sleep(4 * Looks.period_s)
+        assert loop.liveness_problem() is None, "no watch has missed a change"
+        loop.on_event(STREAMS, "DELETED", second)
+        assert len(loop) == 0
+        working.cancel()
+        await asyncio.wait([working])
+
+    with SimWorld(1) as world:
+        world.run(scenario())
+
+
+def test_an_object_that_replaces_a_known_one_is_taken_over() -> None:
+    """Also when the deletion of the one before is heard of later, or never."""
+
+    async def scenario() -> None:
+        objects, reconciler = LocalObjects(), Looks()
+        loop = ReconcileLoop(objects, None, Fixed(), Fixed())
+        loop.add(reconciler)
+        working = asyncio.ensure_future(loop.run(loop.kinds))
+        await asyncio.sleep(1.0)
+        for number in (0, 0, 1):  # also within a second
+            made = objects.make(STREAMS, "one", {}, creationTimestamp=f"2026-01-02T03:04:0{number}Z")
+            loop.on_event(STREAMS, "ADDED", made)
+            await asyncio.sleep(1.0)
+            assert reconciler.seen[-1]["metadata"]["uid"] == made["metadata"]["uid"]
+            objects.remove(STREAMS, "one")
+        working.cancel()
+        await asyncio.wait([working])
+
+    with SimWorld(1) as world:
+        world.run(scenario())
