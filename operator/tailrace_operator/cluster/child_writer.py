@@ -4,10 +4,9 @@ An owner may be deleted without its children (`kubectl delete --cascade=orphan`)
 before the deletion would make it their owner again, and Kubernetes deletes objects whose owner does not exist. So an
 apply changes only the version of a child that was read before the owner was found to exist.
 
-A cluster may have hundreds of children. A few calls are made at a time, in three steps: a RoleBinding comes after its
-Role, because the API server compares their rights, and workloads come after what their pods need. A child is not
-applied again while it is in the version that an apply of the same content left, so a reconciliation that ended early
-has less to do the next time.
+A cluster may have hundreds of children. A few calls are made at a time, in steps: accounts and Roles, RoleBindings, for
+which the API server compares rights, what pods need besides, and workloads. What was applied before an apply failed is
+not applied again by the next one while it is in the version that was left, so each attempt comes further.
 """
 
 from __future__ import annotations
@@ -25,7 +24,16 @@ from tailrace.common.task_groups import gather_bounded
 from tailrace_operator.cluster import names
 from tailrace_operator.cluster.name_conflicts import is_owned, name_conflict
 from tailrace_operator.kube.manifests import is_deleted
-from tailrace_operator.kube.objects import CRON_JOBS, DEPLOYMENTS, JOBS, ROLE_BINDINGS, SERVICES, STATEFUL_SETS
+from tailrace_operator.kube.objects import (
+    CRON_JOBS,
+    DEPLOYMENTS,
+    JOBS,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    STATEFUL_SETS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -80,10 +88,10 @@ class ChildWriter(Generic[P]):
         self._calls = asyncio.Semaphore(limits.OPERATOR_CHILD_CALLS_MAX)
         """Of all owners together, so that calls do not wait for threads until their deadlines."""
         self._written: dict[tuple[str, str], dict[tuple[str, str], tuple[str, str]]] = {}
-        """By namespace and name of the owner, then by plural and name of the child: what an apply left."""
+        """By namespace and name of the owner, then by plural and name of the child: what an apply that failed left."""
 
     def forget(self, namespace: str, name: str) -> None:
-        """Forget what was written for an owner that is gone."""
+        """Forget what was written for an owner that is gone, or all of whose children were applied."""
         self._written.pop((namespace, name), None)
 
     async def existing(self, plan: P) -> Existing:
@@ -136,6 +144,7 @@ class ChildWriter(Generic[P]):
         for step in _steps(child for child in self._children(plan) if pods or child.kind not in _WORKLOADS):
             found = await self._call_each(step, lambda child: self._apply_child(plan, child, existing))
             applied |= {child.kind.plural: item for child, item in zip(step, found, strict=True) if item is not None}
+        self.forget(plan.namespace, plan.name)
         return applied
 
     async def _call_each(self, items: Sequence[T], call: Callable[[T], Awaitable[U | None]]) -> list[U | None]:
@@ -163,7 +172,7 @@ class ChildWriter(Generic[P]):
         return results
 
     async def _apply_child(self, plan: P, child: Child, existing: Existing) -> Manifest:
-        """Apply a child, unless the existing object is what an apply of the same content left."""
+        """Apply a child, unless the existing object is what an earlier attempt with the same content left."""
         key = (child.kind.plural, child.name)
         _, seen = existing.get(key, (child.kind, None))
         known = self._written.setdefault((plan.namespace, plan.name), {})
@@ -228,9 +237,10 @@ class ChildWriter(Generic[P]):
 
 def _steps(children: Iterable[Child]) -> list[list[Child]]:
     """Divide children into steps: all children of one are applied before those of the next."""
-    steps: list[list[Child]] = [[], [], []]
+    steps: list[list[Child]] = [[], [], [], []]
     for child in children:
-        steps[2 if child.kind in _WORKLOADS else 1 if child.kind is ROLE_BINDINGS else 0].append(child)
+        later = [child.kind in kinds for kinds in ((SERVICE_ACCOUNTS, ROLES), (ROLE_BINDINGS,), (), _WORKLOADS)]
+        steps[later.index(True) if True in later else 2].append(child)
     return steps
 
 
