@@ -64,16 +64,20 @@ class Attempts:
 
     def __init__(self, entropy: Entropy, deadline_s: float) -> None:
         self.uncertain = False
-        self._backoff = Backoff(entropy)
-        self._ends_at = min(asyncio.get_running_loop().time() + deadline_s, call_deadline.deadline_s())
+        self._entropy = entropy
+        self._backoff: Backoff | None = None  # most operations succeed at once
+        self.ends_s = min(asyncio.get_running_loop().time() + deadline_s, call_deadline.deadline_s())
+        """The operation's deadline, on the loop's clock."""
 
     @property
     def left_s(self) -> float:
         """Return the time left before the operation's deadline."""
-        return self._ends_at - asyncio.get_running_loop().time()
+        return self.ends_s - asyncio.get_running_loop().time()
 
     async def pause(self, error: TailraceError) -> None:
         """Wait before the next attempt. Raises `error` when the deadline is too near."""
+        if self._backoff is None:
+            self._backoff = Backoff(self._entropy)
         delay_s = self._backoff.next_delay_s()
         if delay_s >= self.left_s:
             raise error
@@ -92,7 +96,7 @@ async def with_retries(operation: Callable[[Attempts], Awaitable[T]], entropy: E
     before = ""
     while True:
         try:
-            async with asyncio.timeout(max(0.0, attempts.left_s)):
+            async with asyncio.timeout_at(attempts.ends_s):
                 return await operation(attempts)
         except TimeoutError as error:
             raise DeadlineError(f"no reply within {max(0.0, allowed_s):.3g} s{before}") from error

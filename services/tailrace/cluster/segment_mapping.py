@@ -28,13 +28,13 @@ def container_of(segment_name: str, container_count: int) -> int:
     """
     if container_count < 1:
         raise BadRequestError(f"container count is {container_count}, at least 1 is needed")
-    return jump_hash(_digest(container_key(segment_name)), container_count)
+    return _container(container_key(segment_name), container_count)
 
 
-@functools.lru_cache(maxsize=limits.SEGMENT_DIGESTS_CACHED_MAX)
-def _digest(key: str) -> int:
+@functools.lru_cache(maxsize=limits.SEGMENT_CONTAINERS_CACHED_MAX)
+def _container(key: str, container_count: int) -> int:
     digest, _ = murmur3_128(key.encode("utf-16-le", "surrogatepass"), CONTAINER_SEED)
-    return digest
+    return jump_hash(digest, container_count)
 
 
 def jump_hash(key: int, buckets: int) -> int:

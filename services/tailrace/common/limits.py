@@ -376,6 +376,7 @@ DIRECT_CLOCK_SKEW_MAX_MS: Final = 60_000  # between the segment stores that crea
 
 # -- controller ---------------------------------------------------------------------------------------------------
 METADATA_BUCKETS: Final = 64  # tables that hold streams; never changes in a cluster
+BUCKETS_CACHED_MAX: Final = 2000  # names whose bucket a process keeps
 METADATA_TABLE_PAGE_ENTRIES: Final = 1000
 METADATA_CONFLICTS_MAX: Final = 100  # optimistic updates lost in a row before giving up
 METADATA_CONFLICT_BACKOFF_MAX_S: Final = 0.5
@@ -520,7 +521,7 @@ HISTORY_EPOCHS_PER_READ: Final = 20
 REST_PAGE_ENTRIES_MAX: Final = 100_000  # items of one REST list
 REST_SEGMENTS_AT_ONCE: Final = 1000  # of a stream's history that are converted without a pause, some 15 ms
 
-SEGMENT_DIGESTS_CACHED_MAX: Final = 10_000  # hashes of segments' names that a process keeps
+SEGMENT_CONTAINERS_CACHED_MAX: Final = 10_000  # containers of segments that a process keeps, by their names
 
 # -- workers and standalone ---------------------------------------------------------------------------------------
 CONTAINERS_DEFAULT: Final = 4

@@ -37,26 +37,37 @@ async def gather_bounded(items: Iterable[T], call: Callable[[T], Awaitable[U]]) 
     """Run at most SEGMENT_CALLS_CONCURRENT_MAX calls at a time; return their results in the order of the items.
 
     A failure cancels the other calls. The first failure in the order of the items is raised. There are as many tasks as
-    calls at a time, however many items there are.
+    calls at a time, however many items there are; a single call needs none.
     """
     chosen = list(items)
+    if len(chosen) == 1:
+        return [await call(chosen[0])]
+    loop = asyncio.get_running_loop()
     left, results, failures = iter(enumerate(chosen)), dict[int, U](), dict[int, BaseException]()
+    ended = loop.create_future()
+    running = min(len(chosen), limits.SEGMENT_CALLS_CONCURRENT_MAX)
 
     async def work() -> None:
-        for index, item in left:  # shared by all tasks
-            try:
-                results[index] = await call(item)
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:  # any error ends the calls, and is raised below
-                failures[index] = error
-                raise
+        nonlocal running
+        try:
+            for index, item in left:  # shared by all tasks
+                try:
+                    results[index] = await call(item)
+                except asyncio.CancelledError:
+                    raise
+                except BaseException as error:  # any error ends the calls, and is raised below
+                    failures[index] = error
+                    raise
+        finally:
+            running -= 1
+            if (failures or not running) and not ended.done():
+                ended.set_result(None)
 
-    tasks = [asyncio.ensure_future(work()) for _ in chosen[: limits.SEGMENT_CALLS_CONCURRENT_MAX]]
+    tasks = [loop.create_task(work()) for _ in range(running)]
     if not tasks:
         return []
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        await ended  # asyncio.wait would take a turn of the loop for each task
     finally:
         await _end(tasks)
     if failures:
@@ -91,9 +102,11 @@ async def running(work: Coroutine[Any, Any, Any]) -> AsyncIterator[None]:
 
 async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
     """Cancel what still runs and wait for it. Failures during the cancellation are dropped."""
-    for task in tasks:
+    left = [task for task in tasks if not task.done()]
+    for task in left:
         task.cancel()
-    await asyncio.wait(tasks)
+    if left:
+        await asyncio.wait(left)
     for task in tasks:
         if not task.cancelled():
             task.exception()

@@ -82,6 +82,16 @@ class SegmentKind(enum.IntFlag):
     CRITICAL = 0x40
     TRANSIENT = 0x80
 
+    @property
+    def is_table(self) -> bool:
+        """Return whether it is a table segment. Many requests ask: numbers are compared faster than flags."""
+        return int(self) & 0x01 != 0
+
+    @property
+    def is_transient(self) -> bool:
+        """Return whether it is a transient segment."""
+        return int(self) & 0x80 != 0
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentProperties:

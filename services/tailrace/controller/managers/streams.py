@@ -126,7 +126,10 @@ class StreamManager:
             assert isinstance(fresh, StreamRecord)
             return Change((True, fresh), puts)
 
-        return await self._context.store.change(key, (), decide)
+        # Most streams are new: the write fails, and the root is read, where it exists.
+        is_first = incarnation is None or incarnation == next_incarnation(None)
+        presumed = self._context.store.presumed_missing(key) if is_first else None
+        return await self._context.store.change(key, (), decide, first=presumed)
 
     async def update(self, key: StreamKey, config: StreamConfig) -> None:
         """Replace the configuration, and scale when the policy needs other segments.

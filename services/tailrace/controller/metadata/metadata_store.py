@@ -6,6 +6,7 @@ See docs/design.md#controller-metadata.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,7 @@ RETENTION_TABLE: Final = TABLES_PREFIX + "retention"
 MARKED_TABLE: Final = TABLES_PREFIX + "marked"
 
 
+@functools.lru_cache(maxsize=limits.BUCKETS_CACHED_MAX)
 def bucket_of(scope: str, stream: str) -> int:
     """Return the bucket of a stream, reader group, table or scope: a stable hash of ``scope/name``."""
     digest = hashlib.blake2b(f"{scope}/{stream}".encode(), digest_size=8).digest()
@@ -41,16 +43,17 @@ def bucket_of(scope: str, stream: str) -> int:
 
 def bucket_table(bucket: int) -> str:
     """Return the table segment that holds the records of a bucket's streams."""
-    return f"{TABLES_PREFIX}b{bucket}"
+    return _BUCKET_TABLES[bucket]
 
 
+_BUCKET_TABLES: Final = tuple(f"{TABLES_PREFIX}b{bucket}" for bucket in range(limits.METADATA_BUCKETS))
 OWN_TABLES: Final = (
     SCOPES_TABLE,
     PENDING_TABLE,
     CONTROLLERS_TABLE,
     RETENTION_TABLE,
     MARKED_TABLE,
-    *map(bucket_table, range(limits.METADATA_BUCKETS)),
+    *_BUCKET_TABLES,
 )
 """The tables that every controller needs. Its start creates them."""
 

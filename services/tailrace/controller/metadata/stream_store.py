@@ -129,6 +129,14 @@ class StreamStore:
         known = self._recent.get(key.table, [key.root])
         return await self.load(key) if known is None else Snapshot(key.table, known).get(StreamRecord, key.root)
 
+    def presumed_missing(self, key: StreamKey) -> Snapshot | None:
+        """Return a snapshot without a root; None when this controller remembers one.
+
+        What is decided by it must be written by `change`, which finds out when the root is there.
+        """
+        known = self._recent.get(key.table, [key.root])
+        return Snapshot(key.table, {key.root: None}) if known is None else None
+
     def remembered(self, key: StreamKey, keys: Sequence[bytes]) -> Snapshot | None:
         """Return records as this controller read or wrote them last; None unless it remembers all of them."""
         known = self._recent.get(key.table, keys)

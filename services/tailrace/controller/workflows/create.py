@@ -16,11 +16,12 @@ from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.records import CreateIntent, StreamRecord
 from tailrace.controller.metadata.stream_store import StreamKey
-from tailrace.controller.metadata.transitions import finished, new_stream, tombstone
+from tailrace.controller.metadata.transitions import finished, new_stream, next_incarnation, tombstone
 from tailrace.controller.workflows import leftovers, listing, retained
 from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
+    from tailrace.controller.metadata.records import ScopeRecord
     from tailrace.controller.workflows.context import WorkflowContext
 
 _LOG = structlog.get_logger(__name__)
@@ -35,13 +36,15 @@ def mark_of(key: StreamKey) -> StreamKey | None:
     return StreamKey(key.scope, names.MARK_PREFIX + key.stream)
 
 
-async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """Bring a stream from CREATING to ACTIVE.
+async def create(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord, listed_in: ScopeRecord | None = None
+) -> None:
+    """Bring a stream from CREATING to ACTIVE. ``listed_in`` is for a mark stream: the scope that lists its stream.
 
     Removes it when its scope was deleted before it was listed, or when the segment store refuses its configuration.
     """
     try:
-        await listing.add(context, key, root)
+        owner = await listing.add_new(context, key, root, listed_in)
     except NoSuchScopeError:
         await _give_up(context, key, root)
         return
@@ -58,18 +61,27 @@ async def create(context: WorkflowContext, key: StreamKey, root: StreamRecord) -
         return
     leftovers.report(key, used, "it was there before its stream was created, as after a restore; the stream has it now")
     mark = mark_of(key)
-    before = None if mark is None else await context.store.read(mark, [mark.root], remember=True)
+    before = None if mark is None else await _mark_before(context, mark, root)
     now = await context.store.load(key)
     if listing.is_gone(now, root):
         await context.segments.delete(segments)  # the stream is deleted, so no record names these segments
         return
     if mark is not None and before is not None:
         listing.require_same(key, now, root)
-        await _create_mark(context, mark, before)
+        await _create_mark(context, mark, before, owner)
     await _finish(context, key, root, StreamState.ACTIVE)
 
 
-async def _create_mark(context: WorkflowContext, mark: StreamKey, before: Snapshot) -> None:
+async def _mark_before(context: WorkflowContext, mark: StreamKey, root: StreamRecord) -> Snapshot:
+    """Return the mark stream's root; that of a stream which was never created before is presumed to be missing.
+
+    Where it is there, the write that relies on this fails, and it is remembered: the step reads it when it is repeated.
+    """
+    presumed = context.store.presumed_missing(mark) if root.incarnation == next_incarnation(None) else None
+    return await context.store.read(mark, [mark.root], remember=True) if presumed is None else presumed
+
+
+async def _create_mark(context: WorkflowContext, mark: StreamKey, before: Snapshot, owner: ScopeRecord) -> None:
     """Create the mark stream within its stream's workflow, with the same steps.
 
     `before` is its root as it was read before the workflow was checked: it is written under that version.
@@ -79,7 +91,7 @@ async def _create_mark(context: WorkflowContext, mark: StreamKey, before: Snapsh
         await _begin_mark(context, mark, before)
     begun = await context.store.latest(mark)
     if begun is not None and isinstance(begun.intent, CreateIntent):
-        await create(context, mark, begun)
+        await create(context, mark, begun, owner)
 
 
 async def _begin_mark(context: WorkflowContext, mark: StreamKey, before: Snapshot) -> None:

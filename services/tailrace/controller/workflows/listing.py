@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
-from tailrace.common.errors import NoSuchScopeError, WriteConflictError
+from tailrace.common.errors import NoSuchScopeError, NoSuchSegmentError, WriteConflictError
 from tailrace.controller.metadata.model import StreamState
+from tailrace.controller.metadata.ports import NOT_EXISTS
 from tailrace.controller.metadata.records import ScopeStreamEntry
 from tailrace.controller.metadata.scope_store import STREAMS
 
@@ -40,8 +41,37 @@ def is_gone(now: StreamRecord | None, root: StreamRecord) -> bool:
     return now.state in (StreamState.DELETING, StreamState.DELETED)
 
 
-async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
-    """List a stream that is being created, or update the tags of its entry; then index its tags.
+async def add_new(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord, listed_in: ScopeRecord | None = None
+) -> ScopeRecord:
+    """List a stream that is being created, and index its tags; return the scope.
+
+    It is written as one that is not listed yet, without a look. When it is listed already, by an earlier run of this
+    step, or its scope is being deleted, `add` does the rest. ``listed_in`` is for a mark stream: the scope that lists
+    its stream. It stays until that stream is deleted, which deletes the mark stream, too.
+
+    Raises:
+        NoSuchScopeError, WriteConflictError: as `add`.
+    """
+    owner = await context.scopes.require_existing(key.scope) if listed_in is None else listed_in
+    if owner.deleting:
+        return await add(context, key, root)
+    await require_current(context, key, root)
+    entry = _following(None, root)
+    try:
+        version = await context.scopes.put_entry(key.scope, owner, STREAMS + key.stream, entry, NOT_EXISTS)
+    except (WriteConflictError, NoSuchSegmentError):  # it is listed, or the scope has no table yet, or is gone
+        return await add(context, key, root)
+    if listed_in is None:
+        await _look_for_scope(context, key, owner, version)
+    await _look_for_stream(context, key, root, owner, version)
+    if await _index(context, key, owner, entry, version):
+        return owner
+    return await add(context, key, root)
+
+
+async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> ScopeRecord:
+    """List a stream that is being created, or update the tags of its entry; then index its tags. Return the scope.
 
     Raises:
         NoSuchScopeError: the scope does not exist, or is being deleted and does not list the stream yet.
@@ -60,9 +90,10 @@ async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> N
             except WriteConflictError:
                 continue
             if found is None:
-                await _look_again(context, key, root, owner.nonce, version)
+                await _look_for_scope(context, key, owner, version)
+                await _look_for_stream(context, key, root, owner, version)
         if await _index(context, key, owner, entry, version):
-            return
+            return owner
     raise WriteConflictError(f"scope {key.scope}: {limits.METADATA_CONFLICTS_MAX} changes of one entry in a row")
 
 
@@ -95,14 +126,20 @@ async def _index(
     return True
 
 
-async def _look_again(context: WorkflowContext, key: StreamKey, root: StreamRecord, nonce: bytes, version: int) -> None:
-    """Remove a new entry when the scope or stream was deleted before it was written: no other step removes it."""
+async def _look_for_scope(context: WorkflowContext, key: StreamKey, owner: ScopeRecord, version: int) -> None:
+    """Remove a new entry when the scope was deleted before it was written: no other step removes it."""
     now = await context.scopes.load(key.scope)
-    if now is None or now.nonce != nonce:
-        await context.scopes.remove_entry(key.scope, nonce, STREAMS + key.stream, version)
+    if now is None or now.nonce != owner.nonce:
+        await context.scopes.remove_entry(key.scope, owner.nonce, STREAMS + key.stream, version)
         raise NoSuchScopeError(f"scope {key.scope} is being deleted")
+
+
+async def _look_for_stream(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord, owner: ScopeRecord, version: int
+) -> None:
+    """Remove a new entry when the stream was deleted before it was written: no other step removes it."""
     if is_gone(await context.store.load(key), root):
-        await context.scopes.remove_entry(key.scope, nonce, STREAMS + key.stream, version)
+        await context.scopes.remove_entry(key.scope, owner.nonce, STREAMS + key.stream, version)
         raise WriteConflictError(f"stream {key}: another controller has finished this workflow")
 
 

@@ -14,7 +14,6 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchSegmentError, UnavailableError
-from tailrace.segmentstore.api import SegmentKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,7 +54,7 @@ class TransientSweep:
         seen: dict[int, tuple[int, float]] = {}
         idle = []
         for identifier, segment in self._state.segments.items():
-            if not segment.kind & SegmentKind.TRANSIENT:
+            if not segment.kind.is_transient:
                 continue
             length, since_s = self._seen.get(identifier, (-1, now_s))
             if length != segment.staged_length:

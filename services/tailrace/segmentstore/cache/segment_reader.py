@@ -20,7 +20,7 @@ from tailrace.common.errors import (
 )
 from tailrace.common.logs import LimitedLog
 from tailrace.kernel import blocks_needed
-from tailrace.segmentstore.api import ReadResult, SegmentKind
+from tailrace.segmentstore.api import ReadResult
 from tailrace.segmentstore.cache.damages import DataDamages
 from tailrace.segmentstore.cache.read_positions import ReadPositions
 from tailrace.storage.chunks import BLOCK_BYTES
@@ -266,7 +266,7 @@ def _range_in(ref: ChunkRef, offset: int, step: int) -> tuple[int, int]:
 
 def _step(segment: Segment, limit: int) -> int:
     """Return how much a read of Tier 2 fetches. Entries of a table that are read together are far from one another."""
-    if segment.kind & SegmentKind.TABLE and limit <= limits.TABLE_READ_ALIGNMENT_BYTES:
+    if segment.kind.is_table and limit <= limits.TABLE_READ_ALIGNMENT_BYTES:
         return limits.TABLE_READ_ALIGNMENT_BYTES
     return limits.STORAGE_READ_ALIGNMENT_BYTES
 

@@ -13,7 +13,6 @@ from tailrace.segmentstore.api import (
     NULL_ATTRIBUTE,
     ChunkListing,
     ReadResult,
-    SegmentKind,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class ReadPath:
     async def writer_state(self, segment: str, writer_id: bytes) -> int:
         """See `SegmentContainer.writer_state`."""
         target = self._core.staged_segment(segment)
-        if target.kind & SegmentKind.TABLE:
+        if target.kind.is_table:
             raise BadRequestError(f"{segment} is a table segment; it takes no events")
         if target.inflight or target.segment_id not in self._core.state.segments:
             await self._core.barrier()

@@ -126,7 +126,7 @@ class SegmentOperations:
                 return await self._merged_before(into, source)
             if origin is into:
                 raise BadRequestError("a segment cannot be merged into itself")
-            if (into.kind | origin.kind) & SegmentKind.TABLE:
+            if into.kind.is_table or origin.kind.is_table:
                 raise BadRequestError(f"{source} and {target} cannot be merged: one is a table segment")
             attribute_stage.check_updates(into, updates)
             added = AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, self._state.merge_event_count(origin))

@@ -116,7 +116,7 @@ class Segment:
         self.inflight = 0
         self.chunks = Coverage()
         self.pending = PendingAppends(untiered)
-        self.event_starts = EventStarts(one_event=bool(kind & SegmentKind.TRANSIENT))
+        self.event_starts = EventStarts(one_event=kind.is_transient)
         self.flush_deadline = self.attributes_deadline = math.inf
         self.flushing = False
         self.read_index = ReadIndex()

@@ -353,7 +353,7 @@ class ContainerState:
 
     def merge_event_count(self, source: Segment) -> int:
         """Return how many events a merge adds to its target (docs/protocol/wire.md#appends): a large one is 1."""
-        if source.kind & SegmentKind.TRANSIENT:
+        if source.kind.is_transient:
             return 1
         count = source.latest.get(EVENT_COUNT, 0)
         return 0 if count == NULL_ATTRIBUTE else count

@@ -33,7 +33,7 @@ class InProcessRequests:
         self._principal = Principal("this process")
         self._room = asyncio.Semaphore(limits.REQUESTS_PER_CONNECTION_MAX)
         self._large_room = asyncio.Semaphore(limits.IN_PROCESS_LARGE_REPLIES_MAX)
-        self._changes: set[asyncio.Task[Command]] = set()
+        self._changes: dict[asyncio.Task[None], asyncio.Future[Command]] = {}
         self._closed = False
 
     async def request(self, command: Any, deadline_s: float | None = limits.CLIENT_REPLY_DEADLINE_S) -> Command:
@@ -50,40 +50,67 @@ class InProcessRequests:
             raise ProtocolError(f"{type(command).__name__} is not served without a connection")
         if self._closed:
             raise ConnectionLostError("the segment store of this process is closed")
+        if not handler.changes:
+            return await self._read(command, handler, deadline_s)
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Command] = loop.create_future()
+        change = loop.create_task(self._change(command, handler, reply))
+        self._changes[change] = reply
         try:
             async with asyncio.timeout(deadline_s):
-                if not handler.changes:
-                    return await self._serve(command, handler)
-                change = asyncio.get_running_loop().create_task(self._serve(command, handler))
-                self._changes.add(change)
-                change.add_done_callback(self._ended)
-                return await _outcome(change)
+                return await reply
         except TimeoutError as error:
-            raise DeadlineError(f"the segment store of this process did not answer within {deadline_s:g} s") from error
+            raise _unanswered(deadline_s) from error
 
     async def close(self) -> None:
         """Serve no more requests, and wait for a while for the changes that were begun, as the server does."""
         self._closed = True
         if self._changes:
             await asyncio.wait(self._changes, timeout=limits.CLOSE_FLUSH_DEADLINE_S)
-        if left := list(self._changes):
+        if left := dict(self._changes):
             for change in left:
                 change.cancel()
             await asyncio.wait(left)
+        for reply in left.values():
+            _fail(reply, _closed_before())
 
-    def _ended(self, change: asyncio.Task[Command]) -> None:
-        self._changes.discard(change)
-        if not change.cancelled():
-            change.exception()  # its caller may have left
+    async def _change(self, command: Any, handler: Handler, reply: asyncio.Future[Command]) -> None:
+        """Serve a change, for a caller that may leave."""
+        try:
+            found = await self._serve(command, handler)
+        except Exception as error:  # any error is the caller's
+            _fail(reply, error)
+        else:
+            if not reply.done():
+                reply.set_result(found)
+        finally:
+            _fail(reply, _closed_before())  # when `close` cancels it
+            change = asyncio.current_task()
+            assert change is not None
+            del self._changes[change]
 
-    async def _serve(self, command: Any, handler: Handler) -> Command:
-        """Return the reply, also of a refusal. Raises ConnectionLostError where a connection would be closed."""
+    async def _read(self, command: Any, handler: Handler, deadline_s: float | None) -> Command:
+        """Serve a request that changes nothing; it ends with its caller."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await self._serve(command, handler, ends_before=_ends_before(deadline_s))
+        except TimeoutError as error:
+            raise _unanswered(deadline_s) from error
+
+    async def _serve(self, command: Any, handler: Handler, *, ends_before: bool = False) -> Command:
+        """Return the reply, also of a refusal. Raises ConnectionLostError where a connection would be closed.
+
+        With `ends_before` the caller's deadline ends it before the server's would.
+        """
         name, segment = type(command).__name__, str(getattr(command, handler.segment_field or "segment", ""))
         room = self._room if handler.reply_bytes is None else self._large_room
         async with room:
-            # A reply never comes in the caller's own turn: a loop of requests must leave room for others.
-            await asyncio.sleep(0)
+            if not handler.changes:  # a change has a task of its own
+                # A reply never comes in the caller's own turn: a loop of requests must leave room for others.
+                await asyncio.sleep(0)
             try:
+                if ends_before:
+                    return await self._answer(command, segment, handler)
                 async with asyncio.timeout(limits.REQUEST_DEADLINE_S):
                     return await self._answer(command, segment, handler)
             except TailraceError as error:
@@ -119,12 +146,20 @@ class InProcessRequests:
         return ConnectionLostError(reason)
 
 
-async def _outcome(change: asyncio.Task[Command]) -> Command:
-    """Return what a change returns, also when its caller leaves. Raises ConnectionLostError when `close` ended it."""
-    try:
-        return await asyncio.shield(change)
-    except asyncio.CancelledError:
-        caller = asyncio.current_task()
-        if change.cancelled() and (caller is None or not caller.cancelling()):
-            raise ConnectionLostError("the segment store of this process was closed before the change ended") from None
-        raise
+def _fail(reply: asyncio.Future[Command], error: Exception) -> None:
+    if not reply.done():
+        reply.set_exception(error)
+        reply.exception()  # mark it as retrieved: the caller may leave now
+
+
+def _closed_before() -> ConnectionLostError:
+    return ConnectionLostError("the segment store of this process was closed before the change ended")
+
+
+def _ends_before(deadline_s: float | None) -> bool:
+    """Return whether a caller's deadline ends a read before the server's would."""
+    return deadline_s is not None and deadline_s <= limits.REQUEST_DEADLINE_S
+
+
+def _unanswered(deadline_s: float | None) -> DeadlineError:
+    return DeadlineError(f"the segment store of this process did not answer within {deadline_s:g} s")

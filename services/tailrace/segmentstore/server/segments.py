@@ -116,7 +116,7 @@ async def refuse_table(container: SegmentContainer, segment: str) -> None:
         info = await container.info(segment)
     except NoSuchSegmentError:
         return
-    if info.kind & SegmentKind.TABLE:
+    if info.kind.is_table:
         raise UnsupportedError(f"{segment} is a table segment: only table commands change it")
 
 

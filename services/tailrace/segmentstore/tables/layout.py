@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError
-from tailrace.segmentstore.api import SegmentKind, SegmentProperties, core_attribute, is_core_attribute
+from tailrace.segmentstore.api import SegmentProperties, core_attribute, is_core_attribute
 
 TABLE_KEY_LENGTH: Final = core_attribute(1048576 + 16)
 """Core attribute of fixed-key tables: length of their keys in bytes (attribute ids may be one byte longer)."""
@@ -104,7 +104,7 @@ def layout_of(properties: SegmentProperties, hash_function: HashFunction = sha25
     Raises:
         BadRequestError: the segment is not a table.
     """
-    if not properties.kind & SegmentKind.TABLE:
+    if not properties.kind.is_table:
         raise BadRequestError(f"segment {properties.name} is not a table segment")
     key_length = properties.core_attributes.get(TABLE_KEY_LENGTH, 0)
     return FixedKeyLayout(key_length) if key_length else HashLayout(hash_function)

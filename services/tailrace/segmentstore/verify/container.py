@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tailrace.common.errors import DataError
-from tailrace.segmentstore.api import SegmentKind
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.cache.segment_reader import SegmentReader
 from tailrace.segmentstore.container.recovery import Recovery
@@ -157,7 +156,7 @@ class ContainerVerification:
                 await self._chunks.verify(f"{segment.name}$attributes.index", ref)
             index = IndexWalk(segment, self._store, self._report)
             await index.verify()
-            if segment.kind & SegmentKind.TABLE and index.intact:
+            if segment.kind.is_table and index.intact:
                 await TableWalk(segment, attributes, reader, self._report).verify()
 
     def _count(self, segment: Segment) -> None:

@@ -276,4 +276,4 @@ async def test_a_creation_reads_what_others_may_have_changed_and_nothing_twice(
     print(f"calls of one creation: {counting.calls}")
     assert counting.calls["create_segment"] == 4 + 1, "with the mark stream"
     assert counting.calls["put"] == 7
-    assert counting.calls["get"] <= 15
+    assert counting.calls["get"] <= 9
