@@ -41,7 +41,7 @@ class DirtyAttributes:
         self._room = room or UntieredRoom()
         self._counted = True
         self._sequences: dict[bytes, int] = {}
-        self._ordered: SortedList[bytes] = SortedList()
+        self._ordered: SortedList[bytes] | None = None  # made when the order is needed: most segments have few
         self._new: list[bytes] = []  # sorted in one batch when the order is needed
         self._position = b""  # the last flush of neighbours ended here
         self._round_through = 0  # the newest update when the present round began
@@ -135,6 +135,8 @@ class DirtyAttributes:
         self._remove([key for key, sequence in items if sequences.get(key) == sequence])
 
     def _in_order(self) -> SortedList[bytes]:
+        if self._ordered is None:
+            self._ordered = SortedList()
         if self._new:
             self._ordered.update(self._new)
             self._new.clear()
@@ -143,10 +145,15 @@ class DirtyAttributes:
     def _remove(self, keys: list[bytes]) -> None:
         if not keys:
             return
-        ordered = self._in_order()
-        for key in keys:
-            del self._sequences[key]
-            ordered.remove(key)
+        if len(keys) == len(self._sequences):
+            self._sequences.clear()
+            self._new.clear()
+            self._ordered = None
+        else:
+            ordered = self._in_order()
+            for key in keys:
+                del self._sequences[key]
+                ordered.remove(key)
         if self._counted:
             self._room.remove_attributes(len(keys))
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _REMOVED_MAX = 4096  # removed rows at the front that are kept until they are half of all
+_NO_OFFSETS, _NO_LENGTHS = array("q"), array("I")  # of every segment without appends: most have none
 
 
 class PendingAppend(NamedTuple):
@@ -57,13 +58,15 @@ class PendingAppends:
         self._room = UntieredRoom()
 
     def _empty(self) -> None:
-        self._offsets = array("q")
-        self._lengths = array("I")
-        self._crcs = array("I")
-        self._frames = array("q")
+        self._offsets = self._frames = _NO_OFFSETS
+        self._lengths = self._crcs = _NO_LENGTHS
         self._first = 0
         self._frames_ascend = True
         self.length_bytes = 0
+
+    def _make_columns(self) -> None:
+        self._offsets, self._frames = array("q"), array("q")
+        self._lengths, self._crcs = array("I"), array("I")
 
     def __len__(self) -> int:
         return len(self._offsets) - self._first
@@ -74,6 +77,8 @@ class PendingAppends:
 
     def add(self, offset: int, length: int, crc: int, frame_sequence: int) -> None:
         """Add an append behind all others."""
+        if self._offsets is _NO_OFFSETS:
+            self._make_columns()
         frames = self._frames
         if frames and frame_sequence < frames[-1]:
             self._frames_ascend = False
@@ -86,6 +91,8 @@ class PendingAppends:
 
     def extend(self, offsets: bytes, lengths: bytes, crcs: bytes, frame_sequence: int) -> None:
         """Add appends of one frame behind all others; the columns as of `kernel.AppendRun`."""
+        if self._offsets is _NO_OFFSETS:
+            self._make_columns()
         first, frames = len(self._offsets), self._frames
         if frames and frame_sequence < frames[-1]:
             self._frames_ascend = False
@@ -159,11 +166,12 @@ class PendingAppends:
         self._room.remove_appends(count)
         self.length_bytes -= sum(self._lengths[self._first : self._first + count])
         self._first += count
-        if self._first > max(_REMOVED_MAX, len(self._offsets) // 2) or self._first == len(self._offsets):
+        if self._first == len(self._offsets):
+            self._empty()
+        elif self._first > max(_REMOVED_MAX, len(self._offsets) // 2):
             for column in (self._offsets, self._lengths, self._crcs, self._frames):
                 del column[: self._first]
             self._first = 0
-            self._frames_ascend |= not self._offsets
 
     def runs(self, max_bytes: int, max_runs: int, boundary: int | None = None) -> list[PendingAppends]:
         """Return copies of the first contiguous runs, each at most `max_bytes` long unless one append is longer.
