@@ -210,3 +210,27 @@ async def test_an_end_that_is_no_exception_is_raised_and_not_the_cancellation_of
 
     with pytest.raises(Ended):
         await gather_bounded([0, 1], call)
+
+
+async def test_a_single_call_runs_in_the_task_of_its_caller() -> None:
+    async def own_task(_: int) -> asyncio.Task[None] | None:
+        return asyncio.current_task()
+
+    assert await gather_bounded([1], own_task) == [asyncio.current_task()]
+
+
+async def test_calls_that_wait_for_nothing_take_two_turns_of_the_loop() -> None:
+    loop, turns = asyncio.get_running_loop(), 0
+
+    def turn() -> None:
+        nonlocal turns, handle
+        turns += 1
+        handle = loop.call_soon(turn)
+
+    async def double(number: int) -> int:
+        return 2 * number
+
+    handle = loop.call_soon(turn)
+    assert await gather_bounded(range(8), double) == [0, 2, 4, 6, 8, 10, 12, 14]
+    handle.cancel()
+    assert turns <= 2

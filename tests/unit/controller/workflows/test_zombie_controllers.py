@@ -295,7 +295,7 @@ async def test_a_late_creation_leaves_nothing_of_a_group_that_was_deleted(zombie
     assert gone >= 1
 
 
-@pytest.mark.parametrize(("late", "calls"), [("create", 55), ("update", 30)])
+@pytest.mark.parametrize(("late", "calls"), [("create", 49), ("update", 30)])
 async def test_a_late_group_step_leaves_the_subscription_alone_of_the_group_that_was_created_again(
     late: str, calls: int, zombies: Zombies
 ) -> None:
