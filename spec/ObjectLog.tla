@@ -23,7 +23,7 @@ CONSTANTS
 
 Faults == {"none", "acknowledge_without_look", "look_before_stored", "epoch_reused", "claim_skipped", "read_before_claim",
            "opened_without_look", "predecessors_skipped", "late_frames_counted", "missing_taken_for_gap", "truncated_untiered",
-           "deleted_without_look"}
+           "deleted_without_look", "old_list_believed"}
 
 ASSUME Fault \in Faults
 
@@ -42,6 +42,7 @@ VARIABLES
     phase,      \* "idle", "claiming", "claimed", "marks", "frames", "starting", "open", "refused"
     epoch,
     claiming,   \* number of its next claim
+    shown,      \* shown[e]: the last frame of epoch e in its list; MaxFrame without one, because then it looks at all
     found,      \* what recovery found: [top, writer, history, start, seen]
     sent,       \* headers of its frames, in order: [acknowledged, start]
     looked,     \* what its last look covers
@@ -52,7 +53,7 @@ VARIABLES
     tiered      \* frames up to here are in Tier 2 and their references committed
 
 store == <<claims, starts, data, marks, lost>>
-owners == <<phase, epoch, claiming, found, sent, looked, acknowledged, start, marked>>
+owners == <<phase, epoch, claiming, shown, found, sent, looked, acknowledged, start, marked>>
 vars == <<store, owners, tiered>>
 
 ----------------------------------------------------------------------------
@@ -76,6 +77,7 @@ IsThere(o, s) == data[epoch[o]][s] = o
 StoredThrough(o) ==
     Greatest({acknowledged[o]} \cup {n \in Own(o) : \A s \in First(o)..n : s > acknowledged[o] => IsThere(o, s)})
 
+NoList == [e \in Epochs |-> MaxFrame]
 Unread == [top |-> 0, writer |-> NoOwner, history |-> <<>>, start |-> 0, seen |-> 0]
 
 ----------------------------------------------------------------------------
@@ -88,6 +90,7 @@ Init ==
     /\ phase = [o \in Owners |-> "idle"]
     /\ epoch = [o \in Owners |-> 0]
     /\ claiming = [o \in Owners |-> 0]
+    /\ shown = [o \in Owners |-> NoList]
     /\ found = [o \in Owners |-> Unread]
     /\ sent = [o \in Owners |-> <<>>]
     /\ looked = [o \in Owners |-> 0]
@@ -108,7 +111,7 @@ Begin(o) ==
         /\ epoch' = [epoch EXCEPT ![o] = e]
         /\ claiming' = [claiming EXCEPT ![o] = IF Fault = "claim_skipped" THEN e ELSE IF e > LastClaim THEN LastClaim + 1 ELSE e]
     /\ phase' = [phase EXCEPT ![o] = IF Fault = "read_before_claim" THEN "claimed" ELSE "claiming"]
-    /\ UNCHANGED <<store, found, sent, looked, acknowledged, start, marked, tiered>>
+    /\ UNCHANGED <<store, shown, found, sent, looked, acknowledged, start, marked, tiered>>
 
 \* Put-if-absent of the next claim. A claim below the own epoch may belong to any owner; an owner that is denied its own gives up.
 Claim(o) ==
@@ -122,7 +125,7 @@ Claim(o) ==
        THEN claiming' = [claiming EXCEPT ![o] = n + 1] /\ UNCHANGED phase
        ELSE /\ claiming' = [claiming EXCEPT ![o] = 0]
             /\ phase' = [phase EXCEPT ![o] = IF Fault = "read_before_claim" THEN "starting" ELSE "claimed"]
-    /\ UNCHANGED <<starts, data, marks, lost, epoch, found, sent, looked, acknowledged, start, marked, tiered>>
+    /\ UNCHANGED <<starts, data, marks, lost, epoch, shown, found, sent, looked, acknowledged, start, marked, tiered>>
 
 ----------------------------------------------------------------------------
 (* Recovery. It reads object by object; owners before and after it may write and delete meanwhile. *)
@@ -168,6 +171,15 @@ OlderAreThere(f) ==
 \* Missing at or below the greatest acknowledged_through = a loss; above it = a gap, and the rest is dropped.
 NoLoss(f) == (Len(f.history) >= f.seen /\ OlderAreThere(f)) \/ Fault = "missing_taken_for_gap"
 
+\* A list of the log, which is current: begun after the claim, it shows what is there. Without one, or with an old one, an
+\* owner looks at all frames behind a gap.
+List(o) ==
+    /\ phase[o] = IF Fault = "old_list_believed" THEN "claiming" ELSE "claimed"
+    /\ shown[o] = NoList
+    /\ shown' = [shown EXCEPT ![o] = [e \in Epochs |-> Greatest({0} \cup {s \in Frames : data[e][s] # NoOwner})]]
+    /\ UNCHANGED <<store, phase, epoch, claiming, found, sent, looked, acknowledged, start, marked, tiered>>
+
+\* Only what it shows of the epoch that is read matters from now on.
 ReadStart(o) ==
     LET top == NewestStart(epoch[o])
     IN
@@ -175,24 +187,26 @@ ReadStart(o) ==
     /\ found' = [found EXCEPT ![o] = IF top = 0 THEN Unread ELSE OfStart(top)]
     /\ phase' = [phase EXCEPT ![o] =
         IF top = 0 THEN AfterReading ELSE IF Fault = "predecessors_skipped" THEN "starting" ELSE "marks"]
+    /\ shown' = [shown EXCEPT ![o] = [e \in Epochs |-> IF e = top THEN @[e] ELSE MaxFrame]]
     /\ UNCHANGED <<store, epoch, claiming, sent, looked, acknowledged, start, marked, tiered>>
 
 ReadMark(o) ==
     /\ phase[o] = "marks"
     /\ found' = [found EXCEPT ![o] = Raised(@, marks[found[o].top])]
     /\ phase' = [phase EXCEPT ![o] = "frames"]
-    /\ UNCHANGED <<store, epoch, claiming, sent, looked, acknowledged, start, marked, tiered>>
+    /\ UNCHANGED <<store, epoch, claiming, shown, sent, looked, acknowledged, start, marked, tiered>>
 
 ReadFrame(o) ==
     /\ phase[o] = "frames"
     /\ NextIsThere(found[o])
     /\ found' = [found EXCEPT ![o] = WithNext(@)]
-    /\ UNCHANGED <<store, phase, epoch, claiming, sent, looked, acknowledged, start, marked, tiered>>
+    /\ UNCHANGED <<store, phase, epoch, claiming, shown, sent, looked, acknowledged, start, marked, tiered>>
 
-\* The next frame is not there. Headers behind it tell what was acknowledged; they may also raise the log start.
+\* The next frame is not there. Headers behind it tell what was acknowledged; they may also raise the log start. Where a
+\* list shows neither that frame nor one behind it, there are none that matter.
 Decide(o) ==
     LET f == found[o]
-        g == NotedAll(f, Len(f.history) + 1)
+        g == IF shown[o][f.top] <= Len(f.history) /\ Len(f.history) < MaxFrame THEN f ELSE NotedAll(f, Len(f.history) + 1)
     IN
     /\ phase[o] = "frames"
     /\ ~NextIsThere(f)
@@ -201,6 +215,7 @@ Decide(o) ==
        ELSE /\ Unclaimed(epoch[o] + 1)  \* else it is fenced, and what it misses is no loss
             /\ phase' = [phase EXCEPT ![o] = "refused"]
             /\ UNCHANGED found
+    /\ shown' = IF phase'[o] = "frames" THEN shown ELSE [shown EXCEPT ![o] = NoList]
     /\ UNCHANGED <<store, epoch, claiming, sent, looked, acknowledged, start, marked, tiered>>
 
 \* The START frame is stored, now or late.
@@ -220,7 +235,7 @@ Open(o) ==
     /\ acknowledged' = [acknowledged EXCEPT ![o] = Len(History(o))]
     /\ start' = [start EXCEPT ![o] = found[o].start]
     /\ marked' = [marked EXCEPT ![o] = found[o].start]
-    /\ UNCHANGED <<store, epoch, claiming, found, sent, tiered>>
+    /\ UNCHANGED <<store, epoch, claiming, shown, found, sent, tiered>>
 
 ----------------------------------------------------------------------------
 (* Writing *)
@@ -230,7 +245,7 @@ Send(o) ==
     /\ IsOpen(o)
     /\ Last(o) < MaxFrame
     /\ sent' = [sent EXCEPT ![o] = Append(@, [acknowledged |-> acknowledged[o], start |-> start[o]])]
-    /\ UNCHANGED <<store, phase, epoch, claiming, found, looked, acknowledged, start, marked, tiered>>
+    /\ UNCHANGED <<store, phase, epoch, claiming, shown, found, looked, acknowledged, start, marked, tiered>>
 
 \* A put takes effect: at once, late, or again, whether its owner learns of it, waits, or is dead.
 StoreFrame(o, s) ==
@@ -247,7 +262,7 @@ Look(o) ==
     /\ Unclaimed(epoch[o] + 1)
     /\ looked[o] < through
     /\ looked' = [looked EXCEPT ![o] = through]
-    /\ UNCHANGED <<store, phase, epoch, claiming, found, sent, acknowledged, start, marked, tiered>>
+    /\ UNCHANGED <<store, phase, epoch, claiming, shown, found, sent, acknowledged, start, marked, tiered>>
 
 \* Some time later the owner acts on it.
 Acknowledge(o) ==
@@ -257,7 +272,7 @@ Acknowledge(o) ==
     /\ IsOpen(o)
     /\ acknowledged[o] < through
     /\ acknowledged' = [acknowledged EXCEPT ![o] = through]
-    /\ UNCHANGED <<store, phase, epoch, claiming, found, sent, looked, start, marked, tiered>>
+    /\ UNCHANGED <<store, phase, epoch, claiming, shown, found, sent, looked, start, marked, tiered>>
 
 ----------------------------------------------------------------------------
 (* Truncation *)
@@ -278,7 +293,7 @@ Truncate(o) ==
         /\ start[o] < s /\ s <= acknowledged[o]
         /\ s <= tiered \/ Fault = "truncated_untiered"
         /\ start' = [start EXCEPT ![o] = s]
-    /\ UNCHANGED <<store, phase, epoch, claiming, found, sent, looked, acknowledged, marked, tiered>>
+    /\ UNCHANGED <<store, phase, epoch, claiming, shown, found, sent, looked, acknowledged, marked, tiered>>
 
 \* A MARK is stored, now or late.
 StoreMark(o) ==
@@ -293,7 +308,7 @@ LookAfterMark(o) ==
     /\ marked[o] < start[o] /\ marks[epoch[o]] >= start[o]
     /\ Unclaimed(epoch[o] + 1) \/ Fault = "deleted_without_look"
     /\ marked' = [marked EXCEPT ![o] = start[o]]
-    /\ UNCHANGED <<store, phase, epoch, claiming, found, sent, looked, acknowledged, start, tiered>>
+    /\ UNCHANGED <<store, phase, epoch, claiming, shown, found, sent, looked, acknowledged, start, tiered>>
 
 \* Truncated frames go, and what the START frame does not list of earlier epochs; one by one, in any order.
 Delete(o, e, s) ==
@@ -330,7 +345,7 @@ Lose(o, s) ==
 Next ==
     \/ \E o \in Owners :
         \/ Begin(o) \/ Claim(o)
-        \/ ReadStart(o) \/ ReadMark(o) \/ ReadFrame(o) \/ Decide(o) \/ StoreStart(o) \/ Open(o)
+        \/ List(o) \/ ReadStart(o) \/ ReadMark(o) \/ ReadFrame(o) \/ Decide(o) \/ StoreStart(o) \/ Open(o)
         \/ Send(o) \/ Look(o) \/ Acknowledge(o)
         \/ Tier(o) \/ Truncate(o) \/ StoreMark(o) \/ LookAfterMark(o)
         \/ \E s \in Frames : StoreFrame(o, s) \/ Lose(o, s)
@@ -348,6 +363,7 @@ TypeOK ==
     /\ \A o \in Owners :
         /\ phase[o] \in {"idle", "claiming", "claimed", "marks", "frames", "starting", "open", "refused"}
         /\ epoch[o] \in 0..MaxEpoch
+        /\ shown[o] \in [Epochs -> 0..MaxFrame]
         /\ History(o) \in Seq(Owners) /\ Last(o) <= MaxFrame
         /\ start[o] <= acknowledged[o] /\ acknowledged[o] <= Last(o) /\ marked[o] <= start[o]
     /\ tiered \in 0..MaxFrame

@@ -10,9 +10,9 @@ new owner reads a single frame. Claims are never deleted and never overwritten.
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.common import limits
 from tailrace.common.errors import (
@@ -24,6 +24,8 @@ from tailrace.common.errors import (
     UnavailableError,
 )
 from tailrace.kernel import crc32c
+from tailrace.log.object_keys import next_marks
+from tailrace.log.object_requests import gather_all
 
 if TYPE_CHECKING:
     from tailrace.log.object_keys import LogKeys
@@ -70,11 +72,16 @@ class Claim:
         return cls(container, number, epoch, nonce)
 
 
-async def find_last(exists: Callable[[int], Awaitable[bool]]) -> int:
+async def find_last(exists: Callable[[int], Coroutine[Any, Any, bool]], guess: int = 0) -> int:
     """Return the greatest number from 1 on that exists; 0 when none does.
 
-    Either all numbers up to it exist, or at least those of `object_keys.kept_marks`.
+    Either all numbers up to it exist, or at least those of `object_keys.kept_marks`. A `guess` that is right saves
+    questions, and all are asked at once; one that is wrong costs questions.
     """
+    if guess:
+        is_there, *greater = await gather_all(map(exists, (guess, *next_marks(guess))))
+        if is_there and not any(greater):
+            return guess
     power = 1
     while await exists(power):
         power *= 2
@@ -92,6 +99,8 @@ class Claims:
     def __init__(self, calls: ObjectRequests, keys: LogKeys) -> None:
         self._requests = calls
         self._keys = keys
+        self._seen = 0
+        """The greatest claim that was read: it and all before it exist for good."""
 
     async def last(self) -> int:
         """Return the greatest claimed epoch; 0 when there is none."""
@@ -122,7 +131,11 @@ class Claims:
         """Read the claim on an epoch with one request; None: there is none. UnavailableError: that is unknown."""
         key = self._keys.claim(number)
         data = await self._requests.find(key)
-        return None if data is None else self._decoded(data, number)
+        if data is None:
+            return None
+        claim = self._decoded(data, number)
+        self._seen = max(self._seen, number)
+        return claim
 
     async def _create(self, claim: Claim) -> Claim:
         """Create the claim unless it exists; return the stored one. Lost replies do not matter."""
@@ -141,6 +154,8 @@ class Claims:
         return await self._requests.persist(create)
 
     async def _exists(self, number: int) -> bool:
+        if number <= self._seen:
+            return True
         return await self._requests.persist(lambda: self._requests.find(self._keys.claim(number))) is not None
 
     async def _fenced(self, epoch: int) -> FencedError:

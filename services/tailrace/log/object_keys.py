@@ -102,3 +102,13 @@ def kept_marks(last: int) -> frozenset[int]:
         kept.add(last)
         last &= last - 1
     return frozenset(kept)
+
+
+def next_marks(last: int) -> list[int]:
+    """Return the marks that prove, when none of them exists, that no mark above `last` does.
+
+    They are what the search for a last mark finds missing: the next power of two, and for each zero bit of `last` the
+    number with that bit set and the lower bits zero. A greater last mark needs one of them (`kept_marks`).
+    """
+    bits = (1 << place for place in reversed(range(last.bit_length() + 1)))
+    return [(last | bit) & -bit for bit in bits if not last & bit]

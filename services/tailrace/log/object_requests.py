@@ -93,13 +93,14 @@ class ObjectRequests:
 
     async def list(self, keys: LogKeys) -> dict[ObjectName, int]:
         """Return the objects of all epochs and their lengths. The list may be outdated: it is only a hint."""
+        found = await self.list_keys(keys.folder)
+        return {name: length for key, length in found.items() if (name := keys.parse(key))}
+
+    async def list_keys(self, folder: str) -> dict[str, int]:
+        """Return all objects of a log and their lengths, also its claims; see `list`."""
         deadline_s = limits.STORAGE_CALL_DEADLINE_S * limits.LOG_OBJECT_OPEN_ATTEMPTS  # there may be many pages
-        async with request_deadline(keys.folder, deadline_s):
-            return {
-                name: info.length_bytes
-                async for info in self._store.list(keys.folder)
-                if (name := keys.parse(info.key))
-            }
+        async with request_deadline(folder, deadline_s):
+            return {info.key: info.length_bytes async for info in self._store.list(folder)}
 
     async def make_durable(self, folder: str) -> None:
         """Make durable what was found in a folder of the log: its owner may not have ended a put."""

@@ -1,14 +1,14 @@
 """Reads an object log's objects: the scan for a recovery, and single frames (docs/design.md#object-log).
 
-The scan does not depend on lists, because they may be outdated. Lists only help to notice a loss.
+The scan does not depend on lists, because they may be outdated. Reads find where the log starts and ends. A list only
+says how many to send at once, and whether more of them could notice a loss.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ from tailrace.log import frames
 from tailrace.log.claims import find_last
 from tailrace.log.frame_cache import FrameCache
 from tailrace.log.frames import Condition, FrameHeader, FrameKind, StartRecord, Verdict
-from tailrace.log.object_keys import LogKeys, ObjectKind
+from tailrace.log.object_listing import LogListing
 from tailrace.log.object_recovery import (
     WINDOW_FRAMES,
     ObjectDecision,
@@ -32,7 +32,7 @@ from tailrace.log.object_recovery import (
 from tailrace.log.object_requests import ObjectRequests, gather_all
 
 if TYPE_CHECKING:
-    from tailrace.log.object_keys import ObjectName
+    from tailrace.log.object_keys import LogKeys
 
 T = TypeVar("T")
 
@@ -60,27 +60,6 @@ def frame_in(data: bytes, place: str) -> tuple[FrameHeader, memoryview]:
     return header, frames.payload_of(header, image)
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """The frames of a list, which may be outdated."""
-
-    last_frames: dict[int, int]
-    """Greatest sequence of each epoch that has frames."""
-    lengths: dict[tuple[int, int], int]
-    """Bytes of the object of each frame, by epoch and sequence."""
-
-    @classmethod
-    def of(cls, found: Mapping[ObjectName, int]) -> Hints:
-        """Make hints of parsed keys with the lengths of their objects."""
-        last: dict[int, int] = {}
-        lengths: dict[tuple[int, int], int] = {}
-        for name, length in found.items():
-            if name.kind is ObjectKind.FRAME:
-                last[name.epoch] = max(last.get(name.epoch, 0), name.number)
-                lengths[name.epoch, name.number] = length
-        return cls(last, lengths)
-
-
 def scan_slots() -> asyncio.Semaphore:
     """Return the slots for the requests of all scans of a process."""
     return asyncio.Semaphore(limits.LOG_OBJECT_SCAN_REQUESTS_MAX)
@@ -104,7 +83,7 @@ class ObjectScanner:
         self._keys = keys
         self._slots = slots or scan_slots()
         self._cache = FrameCache()
-        self._lengths: dict[tuple[int, int], int] = {}  # as a list showed them
+        self._listing = LogListing()  # of the decision in progress
 
     async def decision(self, below_epoch: int) -> ObjectDecision:
         """Decide which frames of the owners before `below_epoch` are valid. The caller has claimed their epochs.
@@ -115,12 +94,12 @@ class ObjectScanner:
             CorruptionError, DataLossError, FormatVersionError: the frames cannot be proved; the text names the object.
         """
         self.drop_cached()
-        hints = Hints.of(await self._requests.persist(lambda: self._requests.list(self._keys)))
-        self._lengths = hints.lengths
+        found = await self._requests.persist(lambda: self._requests.list_keys(self._keys.folder))
+        self._listing = LogListing.of(self._keys, found, below_epoch)
         try:
-            decision = await self._decision(below_epoch, hints)
+            decision = await self._decision(below_epoch)
         finally:
-            self._lengths = {}
+            self._listing = LogListing()
         self._cache.retain(decision.extents)
         return decision
 
@@ -137,17 +116,18 @@ class ObjectScanner:
         """Drop the frames that the last decision cached."""
         self._cache.clear()
 
-    async def _decision(self, below_epoch: int, hints: Hints) -> ObjectDecision:
+    async def _decision(self, below_epoch: int) -> ObjectDecision:
         top = await self._newest_started(below_epoch)
-        await self._refuse_frames_without_start(hints, top.header.epoch if top else 0, below_epoch)
+        await self._refuse_frames_without_start(top.header.epoch if top else 0, below_epoch)
         if top is None:
             return ObjectDecision()
         epoch, nonce = top.header.epoch, top.header.nonce
         mark = await self.last_mark(epoch, nonce)
         first = max(top.record.first_sequence, top.header.log_start, mark.log_start if mark else 0)
-        own = await self._scan(epoch, first, None, nonce, hints.last_frames.get(epoch))
+        hint = self._listing.last_frames.get(epoch)
+        own = await self._scan(epoch, first, None, nonce, hint)
         if own.greatest_log_start > own.next_sequence:
-            own = await self._scan(epoch, own.greatest_log_start, None, nonce, hints.last_frames.get(epoch))
+            own = await self._scan(epoch, own.greatest_log_start, None, nonce, hint)
         log_start = greatest_log_start(top, mark, own)
         older = [
             await self._scan(entry.epoch, entry.first, entry.last, None, None)
@@ -191,9 +171,9 @@ class ObjectScanner:
         except ValueError as error:
             raise CorruptionError(f"object {key}", str(error)) from error
 
-    async def _refuse_frames_without_start(self, hints: Hints, started: int, below_epoch: int) -> None:
+    async def _refuse_frames_without_start(self, started: int, below_epoch: int) -> None:
         """Raise DataLossError for frames of an epoch without START frame: owners store that first, and confirm it."""
-        for epoch, sequence in sorted(hints.last_frames.items()):
+        for epoch, sequence in sorted(self._listing.last_frames.items()):
             key = self._keys.frame(epoch, sequence)
             if started < epoch < below_epoch and await self._header(key) is not None:
                 raise DataLossError(f"frames of epoch {epoch} exist ({key}), but its START frame is missing")
@@ -204,30 +184,38 @@ class ObjectScanner:
 
     async def last_mark_number(self, epoch: int) -> int:
         """Return the number of the newest MARK of an epoch; 0: it has none."""
+        return (await self._last_mark_object(epoch))[0]
+
+    async def _last_mark_object(self, epoch: int) -> tuple[int, bytes]:
+        """Return number and content of the newest MARK of an epoch; 0: it has none."""
+        found = {0: b""}
 
         async def exists(number: int) -> bool:
-            return await self._header(self._keys.mark(epoch, number)) is not None
+            key = self._keys.mark(epoch, number)
+            data = await self._ask(lambda: self._requests.find(key))
+            if data is None:
+                return False
+            header_of(data, f"object {key}")
+            found[number] = data
+            return True
 
-        return await find_last(exists)
+        number = await find_last(exists, self._listing.last_marks.get(epoch, 0))
+        return number, found[number]
 
     async def last_mark(self, epoch: int, nonce: bytes) -> FrameHeader | None:
         """Return the newest MARK of an epoch, if there is one."""
-        number = await self.last_mark_number(epoch)
+        number, data = await self._last_mark_object(epoch)
         if not number:
             return None
-        key = self._keys.mark(epoch, number)
-        data = await self._ask(lambda: self._requests.find(key))
-        if data is None:
-            raise DataLossError(f"mark {key} was found and is missing now")
-        header, _ = frame_in(data, f"object {key}")
-        container = self._keys.container
-        check_identity(header, f"object {key}", kind=FrameKind.MARK, container=container, epoch=epoch, nonce=nonce)
+        place = f"object {self._keys.mark(epoch, number)}"
+        header, _ = frame_in(data, place)
+        check_identity(header, place, kind=FrameKind.MARK, container=self._keys.container, epoch=epoch, nonce=nonce)
         return header
 
     async def _data_header(self, epoch: int, sequence: int, nonce: bytes | None) -> FrameHeader | None:
         """The header of a frame, verified; the whole frame is kept when it is small and sound."""
         key = self._keys.frame(epoch, sequence)
-        length = self._lengths.get((epoch, sequence), 0)
+        length = self._listing.lengths.get((epoch, sequence), 0)
         if length < frames.SECTOR_BYTES or not self._cache.reserve(length):
             return self._of_frame(epoch, sequence, nonce, await self._header(key))
         kept = False
@@ -276,7 +264,7 @@ class ObjectScanner:
     ) -> ObjectScan:
         """Scan the prefix from `first` through `last` (None: to its end), and the headers behind a gap."""
         scan = ObjectScan(epoch, first)
-        count = _first_count(first, hint if last is None else last)
+        count = self._first_count(first, hint if last is None else last)
         while last is None or scan.next_sequence <= last:
             at = scan.next_sequence
             wanted = range(at, at + count if last is None else min(at + count, last + 1))
@@ -288,9 +276,20 @@ class ObjectScanner:
             count = min(2 * count, limits.LOG_OBJECT_SCANS_MAX)
         return scan
 
+    def _first_count(self, first: int, expected_last: int | None) -> int:
+        """Return how many frames to request at once, within bounds; later requests double it.
+
+        As many as are expected, and the one behind them, which is missing. A list that may be old says less.
+        """
+        expected = 0 if expected_last is None else expected_last - first + 1
+        least, expected = (1, max(expected, 0) + 1) if self._listing.is_current else (4, expected)
+        return min(max(expected, least), limits.LOG_OBJECT_SCANS_MAX)
+
     async def _look_behind(self, scan: ObjectScan, looked_below: int, nonce: bytes | None, hint: int | None) -> None:
-        """Read headers behind the gap: they show what was acknowledged."""
+        """Read headers behind the gap: they show what was acknowledged, unless a list shows that there is nothing."""
         gap = scan.next_sequence
+        if self._listing.ends_at(scan.epoch, gap):
+            return
         for header in await self._headers(scan.epoch, range(looked_below, gap + WINDOW_FRAMES + 1), nonce):
             if header is not None:
                 scan.note(header)
@@ -360,11 +359,6 @@ def _is_sound(header: FrameHeader, data: bytes) -> bool:
     Damage behind a header is an error only if the frame is valid: recovery reads such a frame again.
     """
     return len(data) == header.frame_length and frames.judge_frame(header, memoryview(data)) == frames.COMPLETE
-
-
-def _first_count(first: int, expected_last: int | None) -> int:
-    """Return how many frames to request at once: as many as are expected, within bounds; later requests double it."""
-    return min(max(0 if expected_last is None else expected_last - first + 1, 4), limits.LOG_OBJECT_SCANS_MAX)
 
 
 def _take(scan: ObjectScan, headers: Sequence[FrameHeader | None]) -> int:

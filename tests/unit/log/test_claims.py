@@ -17,7 +17,7 @@ from tailrace.log.object_keys import LogKeys, ObjectKind, ObjectName, kept_marks
 CLAIM = Claim(container=3, number=6, epoch=7, nonce=bytes(range(16)))
 
 
-def last_of(numbers: AbstractSet[int]) -> tuple[int, int]:
+def last_of(numbers: AbstractSet[int], guess: int = 0) -> tuple[int, int]:
     """What the search finds, and how often it asked."""
     asked = []
 
@@ -25,7 +25,7 @@ def last_of(numbers: AbstractSet[int]) -> tuple[int, int]:
         asked.append(number)
         return number in numbers
 
-    return asyncio.run(find_last(exists)), len(asked)
+    return asyncio.run(find_last(exists, guess)), len(asked)
 
 
 @given(st.integers(0, 100_000))
@@ -43,6 +43,20 @@ def test_the_last_mark_is_found_by_the_kept_ones_whatever_else_came_back(last: i
     assert len(kept) <= 2 * last.bit_length()
     assert asked <= 2 * last.bit_length() + 1
     assert last_of(kept | {last + 1})[0] == last + 1
+
+
+@given(st.integers(0, 1 << 40), st.data())
+def test_a_guess_saves_questions_and_never_misleads(last: int, data: st.DataObject) -> None:
+    """It comes from a list that may be old; one more mark may have been stored since."""
+    kept = kept_marks(last)
+    revived = data.draw(st.sets(st.integers(1, max(last, 1)), max_size=20)) if last else set()
+    found, asked = last_of(kept | revived, last)
+    assert found == last
+    assert asked <= last_of(kept | revived)[1]
+    guess = data.draw(st.one_of(st.sampled_from(sorted(kept | revived | {last + 1})), st.integers(0, 2 * last + 2)))
+    assert last_of(kept | revived, guess)[0] == last
+    assert last_of(kept | {last + 1}, guess)[0] == last + 1
+    assert last_of(kept | {last + 1}, last)[0] == last + 1
 
 
 @given(st.integers(0, 1 << 40))

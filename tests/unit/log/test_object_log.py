@@ -49,6 +49,8 @@ class GateStore:
         self.requests: Counter[tuple[str, str]] = Counter()
         self.blind = False
         """Lists show nothing."""
+        self.listed: dict[str, bytes] | None = None
+        """What lists show in place of the objects."""
         self.conflicts: set[str] = set()
         """Keys whose next put-if-absent is refused although there is nothing."""
         self.gets_at_once = 0
@@ -129,7 +131,8 @@ class GateStore:
         return (await self.get(key))[offset : offset + length]
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        for key, content in [] if self.blind else list(self.objects.items()):
+        shown = self.objects if self.listed is None else self.listed
+        for key, content in [] if self.blind else list(shown.items()):
             if key.startswith(prefix):
                 yield ObjectInfo(key, len(content))
 
@@ -558,18 +561,18 @@ async def test_frame_0_says_what_counts(store: GateStore) -> None:
     assert (header.sequence, header.acknowledged_through, header.log_start) == (4, 3, 0)
 
 
-async def abandoned_with_a_gap(store: GateStore) -> None:
+async def abandoned_with_a_gap(store: GateStore, epoch: int = 1) -> None:
     """Frames 0 to 2 were acknowledged, 3 never arrived, 4 and 5 did."""
-    log = await opened(store, 1)
+    log = await opened(store, epoch)
     await asyncio.gather(*(log.append([b"x"]) for _ in range(3)))
-    store.hold("put", KEYS.frame(1, 3))
+    store.hold("put", KEYS.frame(epoch, 3))
     for _ in range(3):
         log.append([b"y"]).add_done_callback(lambda done: done.exception())
     await settle()
     await log.close()
     store._gates.clear()
-    assert KEYS.frame(1, 3) not in store.objects
-    assert KEYS.frame(1, 5) in store.objects
+    assert KEYS.frame(epoch, 3) not in store.objects
+    assert KEYS.frame(epoch, 5) in store.objects
 
 
 @pytest.mark.parametrize("blind", [False, True])
@@ -620,6 +623,48 @@ async def test_a_loss_beyond_all_that_may_be_under_way_is_seen_in_a_list(store: 
         await opened(store, 2)
 
 
+@pytest.mark.parametrize("lost", [0, 2])
+async def test_a_list_from_before_the_claim_hides_no_loss(store: GateStore, lost: int) -> None:
+    """It shows no frame behind the missing one, and not the claim of the owner that asks, either."""
+    await (await opened(store, 1)).close()
+    store.listed = dict(store.objects)
+    await abandoned_with_a_gap(store, epoch=2)
+    del store.objects[KEYS.frame(2, lost)]
+    with pytest.raises(DataLossError, match=KEYS.frame(2, lost)):
+        await opened(store, 3)
+
+
+async def test_a_frame_that_is_lost_after_it_was_listed_is_noticed(store: GateStore) -> None:
+    """What shows that it was acknowledged was not there yet when the list was made."""
+    await abandoned_with_a_gap(store)
+    late = {KEYS.frame(1, number): store.objects.pop(KEYS.frame(1, number)) for number in (4, 5)}
+    gate = store.hold("get", KEYS.start(1))
+    opening = asyncio.create_task(opened(store, 2))
+    await store.asked("get", KEYS.start(1), 1)
+    del store.objects[KEYS.frame(1, 2)]
+    store.objects |= late
+    gate.set()
+    with pytest.raises(DataLossError, match=KEYS.frame(1, 2)):
+        await opening
+
+
+async def test_an_opening_does_not_ask_for_what_no_owner_can_have_acknowledged(store: GateStore) -> None:
+    log = await opened(store, 1)
+    for number in range(1, 13):
+        await log.append([b"x"])
+        await log.truncate(number)
+        await store.gone(KEYS.frame(1, number - 1))
+    await log.append([b"x"])
+    await log.close()
+    store.requests.clear()
+    log = await opened(store, 2)
+    asked = {key for verb, key in store.requests if verb == "get"}
+    marks = {KEYS.mark(1, number) for number in (12, 13, 14, 16)}
+    frames = {KEYS.frame(1, 12), KEYS.frame(1, 13)}
+    assert asked == {KEYS.claim(1), KEYS.claim(2), KEYS.claim(3), KEYS.start(1), *marks, *frames}
+    await log.close()
+
+
 async def test_frames_without_their_start_are_a_loss(store: GateStore) -> None:
     log = await opened(store, 1)
     await log.append([b"x"])
@@ -632,6 +677,7 @@ async def test_frames_without_their_start_are_a_loss(store: GateStore) -> None:
 async def test_logs_that_are_opened_together_share_the_slots_of_their_scans(store: GateStore) -> None:
     containers = range(4)
     slots = scan_slots()
+    store.blind = True  # else few requests are left
     for epoch in (1, 2):
         store.gets_at_once = 0
         logs = [ObjectLog(store, container, max_frame_bytes=64 * 1024, scan_slots=slots) for container in containers]
@@ -648,6 +694,7 @@ async def test_a_slot_is_free_while_its_request_is_to_be_repeated(
     monkeypatch.setattr(limits, "LOG_OBJECT_RETRY_MIN_S", 0.2)
     monkeypatch.setattr(limits, "LOG_OBJECT_RETRY_MAX_S", 0.2)
     slots = asyncio.Semaphore(1)
+    store.blind = True  # else the frame alone and the one behind it are asked for
     store.fail("get", KEYS.frame(1, 0))
     log = ObjectLog(store, 7, max_frame_bytes=64 * 1024, scan_slots=slots)
     opening = asyncio.create_task(log.open(2, NONCE))
