@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _REMOVED_MAX = 4096  # removed rows at the front that are kept until they are half of all
 _NO_OFFSETS, _NO_LENGTHS = array("q"), array("I")  # of every segment without appends: most have none
+_COMPARED_MIN = 16  # rows whose lengths are added up to find out whether there is a gap
 
 
 class PendingAppend(NamedTuple):
@@ -40,7 +41,18 @@ class PendingAppends:
     Those of a merged source have older frames than the ones before them.
     """
 
-    __slots__ = ("_crcs", "_first", "_frames", "_frames_ascend", "_lengths", "_offsets", "_room", "length_bytes")
+    __slots__ = (
+        "_crcs",
+        "_first",
+        "_frames",
+        "_frames_ascend",
+        "_joined_begin",
+        "_joined_end",
+        "_lengths",
+        "_offsets",
+        "_room",
+        "length_bytes",
+    )
 
     def __init__(self, room: UntieredRoom | None = None) -> None:
         self._room = room or UntieredRoom()
@@ -62,6 +74,8 @@ class PendingAppends:
         self._lengths = self._crcs = _NO_LENGTHS
         self._first = 0
         self._frames_ascend = True
+        # Rows of which each is known to begin where the one before it ends: those that a recovery added last.
+        self._joined_begin = self._joined_end = 0
         self.length_bytes = 0
 
     def _make_columns(self) -> None:
@@ -90,7 +104,9 @@ class PendingAppends:
         self._room.append_bytes += APPEND_BYTES
 
     def extend(self, offsets: bytes, lengths: bytes, crcs: bytes, frame_sequence: int) -> None:
-        """Add appends of one frame behind all others; the columns as of `kernel.AppendRun`."""
+        """Add appends of one frame, without gaps, behind all others; the columns as of `kernel.AppendRun`."""
+        if not offsets:
+            return
         if self._offsets is _NO_OFFSETS:
             self._make_columns()
         first, frames = len(self._offsets), self._frames
@@ -101,8 +117,20 @@ class PendingAppends:
         self._crcs.frombytes(crcs)
         count = len(self._offsets) - first
         frames.extend(array("q", (frame_sequence,)) * count)
-        self.length_bytes += sum(self._lengths[first:])
+        self.length_bytes += self.end - self._offsets[first]
         self._room.append_bytes += count * APPEND_BYTES
+        self._join(first)
+
+    def _join(self, first: int) -> None:
+        """Take the rows from `first` on for joined, and those before them if there is no gap."""
+        offsets, at = self._offsets, self._joined_end
+        if self._joined_begin == at:
+            at += 1
+        while at <= first and offsets[at] == self._span(at - 1)[1]:
+            at += 1
+        if at <= first:
+            self._joined_begin = first
+        self._joined_end = len(offsets)
 
     @property
     def oldest_frame(self) -> int:
@@ -117,9 +145,18 @@ class PendingAppends:
 
     def covered_to(self, offset: int) -> int:
         """Return the end of the contiguous bytes that begin at `offset`; `offset` itself when none has that byte."""
-        offsets = self._offsets
+        offsets, joined, end = self._offsets, self._joined_begin, self._joined_end
         first = max(self._first, bisect_right(offsets, offset, self._first) - 1)
-        for start, length in zip(islice(offsets, first, None), islice(self._lengths, first, None), strict=True):
+        offset = self._covered_by(first, joined, offset)
+        joined = max(first, joined)
+        if joined < end and offsets[joined] <= offset:
+            offset = max(offset, self._span(end - 1)[1])
+        return self._covered_by(max(first, end), len(offsets), offset)
+
+    def _covered_by(self, first: int, last: int, offset: int) -> int:
+        """Return what `covered_to` returns of the rows from `first` to before `last`."""
+        rows = zip(islice(self._offsets, first, last), islice(self._lengths, first, last), strict=True)
+        for start, length in rows if first < last else ():
             if start > offset:
                 break
             offset = max(offset, start + length)
@@ -157,6 +194,7 @@ class PendingAppends:
             self.length_bytes -= sum(self._lengths[first:last])
             for column in (self._offsets, self._lengths, self._crcs, self._frames):
                 del column[first:last]
+            self._joined_begin = self._joined_end = len(self._offsets)
 
     def _span(self, row: int) -> tuple[int, int]:
         return self._offsets[row], self._offsets[row] + self._lengths[row]
@@ -171,6 +209,8 @@ class PendingAppends:
         elif self._first > max(_REMOVED_MAX, len(self._offsets) // 2):
             for column in (self._offsets, self._lengths, self._crcs, self._frames):
                 del column[: self._first]
+            self._joined_begin = max(self._joined_begin - self._first, 0)
+            self._joined_end = max(self._joined_end - self._first, 0)
             self._first = 0
 
     def runs(self, max_bytes: int, max_runs: int, boundary: int | None = None) -> list[PendingAppends]:
@@ -180,17 +220,36 @@ class PendingAppends:
         The room does not count the copies: they are as short-lived as the uploads that they are for.
         """
         runs: list[PendingAppends] = []
-        offsets, lengths = self._offsets, self._lengths
-        at, count = self._first, len(offsets)
+        at, count = self._first, len(self._offsets)
         while at < count and len(runs) < max_runs:
-            begin, size = at, 0
-            while at < count and (at == begin or size + lengths[at] <= max_bytes):
-                size += lengths[at]
-                at += 1
-                if at < count and (offsets[at] != offsets[at - 1] + lengths[at - 1] or offsets[at] == boundary):
-                    break
-            runs.append(self._copy(begin, at, size))
+            begin, at = at, self._contiguous(at, self._fitting(at, max_bytes, boundary))
+            runs.append(self._copy(begin, at, self._span(at - 1)[1] - self._offsets[begin]))
         return runs
+
+    def _fitting(self, begin: int, max_bytes: int, boundary: int | None) -> int:
+        """Return the row after the last one of a run that starts at row `begin`, if there is no gap."""
+        offsets = self._offsets
+        limit = offsets[begin] + max_bytes
+        end = bisect_left(offsets, limit, begin + 1)
+        if end - 1 > begin and self._span(end - 1)[1] > limit:
+            end -= 1
+        if boundary is not None:
+            at = bisect_left(offsets, boundary, begin + 1, end)
+            end = at if at < end and offsets[at] == boundary else end
+        return end
+
+    def _contiguous(self, begin: int, end: int) -> int:
+        """Return the row behind the first gap after row `begin`, or `end`. Compares the lengths of ever more rows."""
+        offsets, lengths = self._offsets, self._lengths
+        at, count = begin + 1, _COMPARED_MIN
+        while at < end:
+            last = min(at + count, end) - 1
+            if offsets[at - 1] + sum(lengths[at - 1 : last]) != offsets[last]:  # they do not overlap: there is a gap
+                while offsets[at] == self._span(at - 1)[1]:
+                    at += 1
+                return at
+            at, count = last + 1, 2 * count
+        return end
 
     def _copy(self, begin: int, end: int, length_bytes: int) -> PendingAppends:
         found = PendingAppends()
