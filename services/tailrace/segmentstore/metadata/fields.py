@@ -15,6 +15,9 @@ Attributes: TypeAlias = Sequence[tuple[bytes, int]]
 
 _REF: Final = struct.Struct(">qqqH")  # data offset in the object, segment offset, length, key length
 
+_ATTRIBUTE_KEY_BYTES: Final = 16
+_ATTRIBUTE: Final = struct.Struct(f">H{_ATTRIBUTE_KEY_BYTES}sq")  # key length, key, value; most keys are that long
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkRef:
@@ -67,8 +70,13 @@ class Writer:
         """A 32-bit count, then (16-bit key length, key, i64 value) each."""
         parts = self.parts
         parts.append(len(values).to_bytes(4, "big"))
+        pack = _ATTRIBUTE.pack
         for key, value in values:
-            parts.append(len(key).to_bytes(2, "big") + key + value.to_bytes(8, "big", signed=True))
+            length = len(key)
+            if length == _ATTRIBUTE_KEY_BYTES:
+                parts.append(pack(length, key, value))
+            else:
+                parts.append(length.to_bytes(2, "big") + key + value.to_bytes(8, "big", signed=True))
 
     def refs(self, refs: Sequence[ChunkRef]) -> None:
         """A 32-bit count, then chunk references."""
