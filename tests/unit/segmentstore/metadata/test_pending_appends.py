@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 from types import FrameType
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,7 +137,7 @@ def lines_run(call: Callable[[], object]) -> int:
     """How many lines of the module a call runs."""
     lines = 0
 
-    def count(frame: FrameType, event: str, _: object) -> object:
+    def count(frame: FrameType, event: str, _: object) -> Any:
         nonlocal lines
         lines += event == "line" and frame.f_code.co_filename == pending_appends.__file__
         return count
