@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tailrace.common import limits
 from tailrace.common.errors import InvalidNameError, NoSuchStreamError
 from tailrace.common.names import check_entity_name
 from tailrace.controller.calls.convert import (
@@ -19,7 +20,7 @@ from tailrace.controller.managers.marks import MarkManager, NoteResult
 from tailrace.controller.managers.transactions import TransactionManager
 from tailrace.controller.metadata.epochs import transaction_segments
 from tailrace.controller.metadata.model import EXISTING_STATES, StreamSegment, TransactionState
-from tailrace.controller.metadata.policies import INT64_MAX
+from tailrace.controller.metadata.policies import INT64_MAX, segments_max
 from tailrace.controller.workflows.transactions import transaction_epoch
 from tailrace.rpc import controller_pb2 as pb
 
@@ -74,7 +75,9 @@ class TransactionService:
         )
 
     async def _check_room(self, key: StreamKey) -> None:
-        """Refuse a transaction of which no answer could tell the client, before it begins."""
+        """Refuse a transaction of which no answer could tell the client, before it begins. Most names leave room."""
+        if segments_max(*key) == limits.STREAM_SEGMENTS_MAX:
+            return
         root = await self._store.latest(key)
         if root is None or root.state not in EXISTING_STATES:
             return  # the call says why not
