@@ -84,6 +84,10 @@ ATTRIBUTE_UPDATES_PER_OPERATION_MAX: Final = 1024
 CHECKPOINT_INTERVAL_BYTES: Final = 64 * MIB
 CHECKPOINT_INTERVAL_OPERATIONS: Final = 100_000
 CHECKPOINT_SEGMENTS_PER_TURN: Final = 250  # that a recovery loads in one turn of the event loop, some 30 ms
+CHECKPOINT_ITEMS_PER_TURN: Final = (
+    2000  # attributes or chunks encoded in one turn, some 2 ms; a segment counts as 4
+)
+CHECKPOINT_PAUSE_S: Final = 0.0  # after each of these turns: others run, and then the next one
 CHECKPOINT_BYTES_PER_FRAME: Final = 4 * KIB  # checkpoint size that is worth one log frame
 CHECKPOINT_FRAMES_PER_SEGMENT: Final = 4  # frames that are worth the flush of one segment before a checkpoint
 CHECKPOINT_GROWTH_FACTOR: Final = 2  # bytes that a byte of an operation may add to the next checkpoint

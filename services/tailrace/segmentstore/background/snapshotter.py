@@ -19,8 +19,8 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, FencedError, TailraceError, UnavailableError
 from tailrace.segmentstore.background.snapshot_tail import capture
-from tailrace.segmentstore.metadata import checkpoint
 from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.checkpoint_encoding import CheckpointEncoding
 from tailrace.segmentstore.tier2.snapshot import Snapshot, SnapshotName, folder, parse_key
 
 if TYPE_CHECKING:
@@ -204,7 +204,10 @@ class Snapshotter:
             if tail is None:
                 return False
             try:
-                body, sequence, gone = checkpoint.encode(state), state.committed_sequence, dict(state.pending_deletes)
+                with CheckpointEncoding(state) as encoding:
+                    for _ in encoding.steps():
+                        await asyncio.sleep(limits.CHECKPOINT_PAUSE_S)
+                body, sequence, gone = encoding.body(), encoding.as_of_sequence, encoding.pending_deletes
                 written = await self._write_left(tail, flush_wait_s)
             finally:
                 tail.release()

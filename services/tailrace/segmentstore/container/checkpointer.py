@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import DiskFullError
-from tailrace.segmentstore.metadata import checkpoint
 from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.checkpoint_encoding import CheckpointEncoding
 
 if TYPE_CHECKING:
     from tailrace.segmentstore.container.core import ContainerCore
@@ -34,11 +34,14 @@ class Checkpointer:
         self._finished = 0
         """How many were encoded; the number of the newest one that is in the log, and whose truncation is done."""
 
+    async def measure(self) -> None:
+        """Find how long a checkpoint of the recovered state is; call it before `begin`."""
+        self._body_bytes = len(await self._encode())
+
     def begin(self, replayed_bytes: int) -> None:
-        """Count what the log has since its last checkpoint, and keep room for one; call it after the recovery."""
+        """Count what the log has since its last checkpoint, and keep room for one."""
         self._bytes = -replayed_bytes
-        self._body_bytes = len(checkpoint.encode(self._state))
-        self._core.admission.checkpointed(self._body_bytes)
+        self._core.admission.checkpointed(self._body_bytes, self._core.processor.control_bytes)
         self._frames = self._log.log_start
         self._old_epochs = self._log.epochs_at_opening >= limits.LOG_EPOCHS_PER_CHECKPOINT
 
@@ -112,12 +115,14 @@ class Checkpointer:
             return
         processor = self._core.processor
         written, count, frames = processor.written_bytes, processor.operations, self._log.next_sequence
+        control_bytes = processor.control_bytes
         last = self._committer.last_frame
         keep_from = 0 if last is None else last.keep_from
-        body, as_of = checkpoint.encode(self._state), self._state.committed_sequence
+        as_of = self._state.committed_sequence
         self._encoded = number = self._encoded + 1
+        body = await self._encode()
         self._body_bytes = len(body)
-        self._core.admission.checkpointed(len(body))
+        self._core.admission.checkpointed(len(body), control_bytes)
         self._too_long_at = as_of
         if not await self._room(len(body), force):
             return
@@ -130,6 +135,13 @@ class Checkpointer:
         self._keep_from = keep_from
         await self._truncate_log()
         self._finished = number
+
+    async def _encode(self) -> bytes:
+        """Encode the state of now, in turns of the event loop."""
+        with CheckpointEncoding(self._state) as encoding:
+            for _ in encoding.steps():
+                await asyncio.sleep(limits.CHECKPOINT_PAUSE_S)
+        return encoding.body()
 
     async def _room(self, body_bytes: int, wait: bool) -> bool:
         """Return whether a checkpoint may be staged now; with `wait`, raise DiskFullError in place of False.

@@ -71,6 +71,8 @@ class Committer:
         state = self._state
         state.committed_sequence = item.sequence
         state.next_sequence = item.sequence + 1
+        if state.encodings:
+            state.changing(segment)
         offset = item.offset
         if item.length:
             at = offset

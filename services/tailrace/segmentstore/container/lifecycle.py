@@ -52,6 +52,7 @@ class Lifecycle:
             recovery = Recovery(core.log, core.state, core.cache)
             async with core.ports.recovery_lock:
                 await recovery.run()
+                await self._background.checkpointer.measure()
             await self._background.snapshotter.check_newest_if_reachable()
             recovered_s = loop.time()
         except (DataError, FencedError) as error:

@@ -51,10 +51,13 @@ class LogAdmission:
         self._control_bytes = 0
         self.full_reason = ""
 
-    def checkpointed(self, body_bytes: int) -> None:
-        """Keep room for a checkpoint that is as long as one of now: so many bytes."""
+    def checkpointed(self, body_bytes: int, control_bytes: int) -> None:
+        """Keep room for a checkpoint that is as long as the last one: so many bytes.
+
+        ``control_bytes``: what the processor had counted when it was begun; what came later may lengthen the next one.
+        """
         self._checkpoint_bytes = body_bytes
-        self._control_bytes = self._processor.control_bytes
+        self._control_bytes = control_bytes
 
     @property
     def kept_bytes(self) -> int:

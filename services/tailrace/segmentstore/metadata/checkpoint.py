@@ -1,4 +1,4 @@
-"""Encodes a container's metadata for a checkpoint, and loads it (docs/design.md#tier-1; docs/formats/operations.md).
+"""Loads a container's metadata from a checkpoint (docs/design.md#tier-1; docs/formats/operations.md#checkpoint).
 
 A checkpoint holds the state as of an operation, and every attribute value that the attribute index lacks. Replay
 applies the later operations to it.
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
-from tailrace.segmentstore.api import is_core_attribute
 from tailrace.segmentstore.metadata import fields
 from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.checkpoint_encoding import MAGIC, VERSION, CheckpointEncoding
 from tailrace.segmentstore.metadata.coverage import Coverage
 from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.metadata.state import ContainerState, MergedSource
@@ -22,44 +22,10 @@ if TYPE_CHECKING:
 
     from tailrace.segmentstore.metadata.untiered_room import UntieredRoom
 
-_MAGIC = b"TRCP"
-_VERSION = 1
-
 
 def encode(state: ContainerState) -> bytes:
-    """Encode the committed state, as of ``state.committed_sequence``."""
-    writer = fields.Writer()
-    writer.parts.append(_MAGIC)
-    writer.u8(_VERSION)
-    writer.i64(state.container_id, state.epoch, state.committed_sequence)
-    writer.u32(len(state.segments))
-    for segment in state.segments.values():
-        _encode_segment(writer, segment)
-    writer.u32(len(state.merged))
-    for name, item in state.merged.items():
-        writer.text(name)
-        writer.i64(item.source_id, item.target_id, item.target_offset, item.target_length, item.timestamp_ms)
-    writer.texts(list(state.pending_deletes))
-    return writer.done()
-
-
-def _encode_segment(writer: fields.Writer, segment: Segment) -> None:
-    writer.i64(
-        segment.segment_id,
-        int(segment.kind),
-        segment.key_length,
-        segment.last_modified_ms,
-        segment.length,
-        segment.start_offset,
-    )
-    writer.u8(segment.sealed)
-    writer.text(segment.name)
-    committed = segment.committed
-    kept = [(key, value) for key, value in committed.items() if key in segment.dirty or is_core_attribute(key)]
-    writer.attributes(kept)
-    segment.index.write(writer)
-    writer.refs(list(segment.index_pages))
-    writer.refs(list(segment.chunks))
+    """Encode the committed state, as of ``state.committed_sequence``, at once."""
+    return CheckpointEncoding(state).body()
 
 
 def load(state: ContainerState, as_of_sequence: int, body: fields.Buffer, place: str) -> None:
@@ -102,9 +68,9 @@ def _load(state: ContainerState, as_of_sequence: int, reader: fields.Reader, pla
 
 def _load_header(reader: fields.Reader, container_id: int, as_of_sequence: int, place: str) -> int:
     """Read what stands before the segments; return the epoch of the owner."""
-    if bytes(reader.take(4)) != _MAGIC:
+    if bytes(reader.take(4)) != MAGIC:
         raise CorruptionError(place, "not a checkpoint")
-    reader.version(_VERSION)
+    reader.version(VERSION)
     found, epoch, sequence = reader.i64(), reader.i64(), reader.i64()
     if found != container_id or sequence != as_of_sequence:
         raise CorruptionError(place, f"checkpoint of container {found} as of {sequence}")

@@ -53,6 +53,10 @@ class DirtyAttributes:
     def __contains__(self, key: bytes) -> bool:
         return key in self._sequences
 
+    def keys(self) -> list[bytes]:
+        """Return the attributes, least recently updated first."""
+        return list(self._sequences)
+
     def put(self, key: bytes, sequence: int) -> None:
         """Record an update; sequence numbers never decrease."""
         sequences = self._sequences

@@ -67,10 +67,13 @@ class Writer:
         self.parts.append(len(data).to_bytes(2, "big") + data)
 
     def attributes(self, values: Attributes) -> None:
-        """A 32-bit count, then (16-bit key length, key, i64 value) each."""
-        parts = self.parts
-        parts.append(len(values).to_bytes(4, "big"))
-        pack = _ATTRIBUTE.pack
+        """A 32-bit count, then `attribute_items`."""
+        self.u32(len(values))
+        self.attribute_items(values)
+
+    def attribute_items(self, values: Attributes) -> None:
+        """(16-bit key length, key, i64 value) each."""
+        parts, pack = self.parts, _ATTRIBUTE.pack
         for key, value in values:
             length = len(key)
             if length == _ATTRIBUTE_KEY_BYTES:
@@ -79,8 +82,12 @@ class Writer:
                 parts.append(length.to_bytes(2, "big") + key + value.to_bytes(8, "big", signed=True))
 
     def refs(self, refs: Sequence[ChunkRef]) -> None:
-        """A 32-bit count, then chunk references."""
-        self.parts.append(len(refs).to_bytes(4, "big"))
+        """A 32-bit count, then `ref_items`."""
+        self.u32(len(refs))
+        self.ref_items(refs)
+
+    def ref_items(self, refs: Sequence[ChunkRef]) -> None:
+        """Chunk references."""
         for ref in refs:
             key = ref.object_key.encode()
             self.parts.append(_REF.pack(ref.data_offset, ref.segment_offset, ref.length, len(key)) + key)

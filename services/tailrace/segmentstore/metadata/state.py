@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tailrace.kernel import AppendRun
+    from tailrace.segmentstore.metadata.checkpoint_encoding import CheckpointEncoding
     from tailrace.segmentstore.metadata.fields import ChunkRef
 
 
@@ -66,6 +67,13 @@ class ContainerState:
         self.pending_deletes: dict[str, None] = {}
         self.releases = 0
         """Grows whenever bytes in Tier 2 may have become dead; not replayed."""
+        self.encodings: list[CheckpointEncoding] = []
+        """Checkpoints and snapshots that are being encoded."""
+
+    def changing(self, segment: Segment) -> None:
+        """Keep a segment for the checkpoints that are being encoded; call it before a committed field changes."""
+        for encoding in self.encodings:
+            encoding.before_change(segment)
 
     # -- applying committed operations ---------------------------------------------------------------------------
 
@@ -102,6 +110,7 @@ class ContainerState:
                 raise CorruptionError(
                     place, f"operation {run.first_sequence} (APPEND) does not fit: {error}"
                 ) from error
+            self.changing(segment)
             segment.length += len(run.data)
             segment.set_last_attributes(run.values, run.sequences)
         self.committed_sequence = next_sequence - 1
@@ -112,11 +121,14 @@ class ContainerState:
             case ops.Append():
                 self._append(sequence, operation)
             case ops.UpdateAttributes():
-                self.segments[operation.segment_id].set_attributes(sequence, operation.attributes)
+                segment = self.segments[operation.segment_id]
+                self.changing(segment)
+                segment.set_attributes(sequence, operation.attributes)
             case ops.Create():
                 self._create(operation)
             case ops.Seal():
                 segment = self.segments[operation.segment_id]
+                self.changing(segment)
                 segment.sealed = True
                 segment.last_modified_ms = operation.timestamp_ms
             case ops.Truncate():
@@ -147,6 +159,8 @@ class ContainerState:
     def _append(self, sequence: int, operation: ops.Append) -> None:
         segment = self.segments[operation.segment_id]
         self._check_append(segment, operation.offset)
+        if self.encodings:
+            self.changing(segment)
         segment.length += len(operation.data)
         segment.set_attributes(sequence, operation.attributes)
 
@@ -182,6 +196,7 @@ class ContainerState:
         segment = self.segments[operation.segment_id]
         if not segment.start_offset <= operation.start_offset <= segment.length:
             raise ValueError(f"truncation at {operation.start_offset}")
+        self.changing(segment)
         segment.start_offset = operation.start_offset
         segment.drop_pending_below(operation.start_offset)
         self.releases += 1
@@ -194,6 +209,8 @@ class ContainerState:
             raise ValueError(f"merge of segment {operation.source_id} into itself")
         if operation.target_offset != target.length or operation.length != source.length or source.start_offset:
             raise ValueError(f"merge of {operation.length} bytes at {operation.target_offset}")
+        self.changing(target)
+        self.changing(source)
         target.length += operation.length
         target.last_modified_ms = operation.timestamp_ms
         target.set_attributes(sequence, operation.attributes)
@@ -214,6 +231,7 @@ class ContainerState:
 
     def _delete(self, segment_id: int) -> None:
         segment = self.segments[segment_id]
+        self.changing(segment)
         self._release(segment.chunks.clear())
         segment.pending.clear()
         self._remove(segment)
@@ -242,6 +260,7 @@ class ContainerState:
             if moved.end <= segment.start_offset:
                 self._release([moved])
                 continue
+            self.changing(segment)
             segment.chunks.add(moved)
             segment.drop_tiered(moved)
             if moved.segment_offset < segment.start_offset:  # truncated while it was flushed
@@ -251,6 +270,8 @@ class ContainerState:
         for ref in operation.new:
             self._use(ref.object_key)
         segment = self.segments.get(operation.segment_id)
+        if segment is not None:
+            self.changing(segment)
         swapped = segment is not None and segment.chunks.replace(operation.old, operation.new)
         self._release(list(operation.old if swapped else operation.new))
 
@@ -264,6 +285,7 @@ class ContainerState:
                 continue
             if old.segment_offset < new.segment_offset > segment.start_offset and segment.chunks.holds([old]):
                 raise ValueError(f"a move that drops bytes before {new.segment_offset}")
+            self.changing(segment)
             self._release([old if segment.chunks.move(old, new) else new])
 
     def _commit_index(self, operation: ops.CommitIndex) -> None:
@@ -273,6 +295,7 @@ class ContainerState:
         if segment is None:
             self._release(list(operation.pages))
             return
+        self.changing(segment)
         root = operation.root
         for ref in operation.pages:
             segment.index_pages.add(ref)

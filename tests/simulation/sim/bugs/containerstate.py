@@ -10,6 +10,7 @@ import pytest
 from sim.bugs.registry import bug
 from sim.workloads.container import large_index_knobs
 from sim.workloads.pressure import PressureWorkload, Shortage
+from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore import attributes as index
 from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, MergeResult, is_core_attribute
@@ -55,7 +56,32 @@ def _large_index(seed: int) -> PressureWorkload:
     return workload
 
 
+def _many_turns(seed: int) -> PressureWorkload:
+    """A checkpoint is encoded in a turn for each segment, and others run between them."""
+    workload = PressureWorkload(seed)
+    workload.knobs |= {
+        (limits, "CHECKPOINT_ITEMS_PER_TURN"): 1,
+        (limits, "CHECKPOINT_PAUSE_S"): 0.005,
+        (limits, "CHECKPOINT_INTERVAL_OPERATIONS"): 10,
+    }
+    return workload
+
+
 # -- recovery
+
+
+@bug(
+    "checkpoint-of-several-moments",
+    _many_turns,
+    checker="checks/undamaged.py",
+    words="does not fit: ",
+)
+def _checkpoint_of_several_moments(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that is encoded in steps has a segment of when its turn came, not of when it began.
+
+    Breaks: a checkpoint is the state as of one operation.
+    """
+    patch.setattr(ContainerState, "changing", lambda self, segment: None)
 
 
 @bug("torn-checkpoint-as-base", _small_frames, checker="workloads/replay.py", words="replay came to other segments")

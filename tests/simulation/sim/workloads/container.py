@@ -96,6 +96,9 @@ class ContainerWorkload:
             (operation_processor, "_ARENA_BYTES"): rng.choice([4_096, 65_536, 1024 * 1024]),
         }
         self.knobs |= tidy_knobs(seed) | large_index_knobs(seed)
+        turns = random.Random(f"{seed}-turns")
+        items, pause_s = turns.choice([(1, 0.005), (10, 0.05), (2000, 0.0), (2000, 0.0)])
+        self.knobs |= {(limits, "CHECKPOINT_ITEMS_PER_TURN"): items, (limits, "CHECKPOINT_PAUSE_S"): pause_s}
         scarce = random.Random(f"{seed}-scarce")
         self.untiered_max_bytes = scarce.choice([3_000, 30_000, limits.UNTIERED_RECORDS_MAX_BYTES])
         self.arenas_max_bytes = scarce.choice([0, 100_000, limits.ALL_CONNECTIONS_IN_FLIGHT_MAX_BYTES])
