@@ -31,7 +31,6 @@ _QUALIFIED: Final = re.compile(
     r"(?P<suffix>#transaction\.[0-9a-f]{32}|#transient\.[0-9a-f]{32}\.[0-9a-f]{32})?"
 )
 _SEGMENT_NAME: Final = re.compile(r"[A-Za-z0-9._\-#$]+(?:/[A-Za-z0-9._\-#$]+)*")
-_CONTAINER_KEY_SUFFIX: Final = re.compile(r"(\.#epoch\.\d+)?(#transaction\..*|#transient\..*)?$")
 
 
 def _check(kind: str, name: str, pattern: re.Pattern[str], max_length: int) -> str:
@@ -157,8 +156,13 @@ def parse_segment_name(name: str) -> SegmentName:
 
 
 def container_key(name: str) -> str:
-    """Return the part of a segment name that decides its container: without epoch, transaction and transient parts."""
-    return _CONTAINER_KEY_SUFFIX.sub("", name)
+    """Return the part of a segment name that decides its container: without epoch, transaction and transient parts.
+
+    It takes time in proportion to the length of the name.
+    """
+    name = name.partition("#transaction.")[0].partition("#transient.")[0]
+    before, separator, epoch = name.rpartition(".#epoch.")
+    return before if separator and epoch.isdecimal() else name
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -14,6 +14,8 @@ from tailrace.cluster.endpoints import (
 )
 from tailrace.cluster.segment_mapping import container_of, jump_hash
 from tailrace.common.errors import BadRequestError, UnavailableError
+from tailrace.common.limits import MIB
+from tailrace.common.names import container_key
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,36 @@ def test_published_values(name: str, count: int, container: int) -> None:
 )
 def test_epoch_and_temporary_parts_do_not_move_a_segment(name: str) -> None:
     assert container_of(name, 16) == container_of("scope/stream/0", 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("a/b/1", "a/b/1"),
+        ("a/b/1.#epoch.2", "a/b/1"),
+        ("a/b/1.#epoch.2.#epoch.3", "a/b/1.#epoch.2"),
+        ("a/b/1.#epoch.", "a/b/1.#epoch."),
+        ("a/b/1.#epoch.x", "a/b/1.#epoch.x"),
+        ("a/b/1.#epoch.2x", "a/b/1.#epoch.2x"),
+        (".#epoch.2", ""),
+        ("", ""),
+        ("a/b/1.#epoch.2#transaction.", "a/b/1"),
+        ("a/b/1.#epoch.2#transaction", "a/b/1.#epoch.2#transaction"),
+        ("a/b/1.#epoch.2#transaction.a#transient.b", "a/b/1"),
+        ("a/b/1.#epoch.2#transient.a#transaction.b", "a/b/1"),
+        ("a/b/1#transient.a.#epoch.2", "a/b/1"),
+    ],
+)
+def test_the_part_that_decides_the_container(name: str, key: str) -> None:
+    assert container_key(name) == key
+
+
+@pytest.mark.parametrize("part", ["#transaction.", "#transient.", ".#epoch.1", ".#epoch."])
+@pytest.mark.parametrize("end", ["", "/0.#epoch.0", "\n/0.#epoch.0"])
+def test_a_long_name_is_looked_through_once(part: str, end: str) -> None:
+    """If each part were compared with the rest of the name, this would last for hours."""
+    name = "scope/" + part * (4 * MIB // len(part)) + end
+    assert len(container_key(name)) <= len(name)
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 200))

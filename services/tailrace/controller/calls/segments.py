@@ -146,9 +146,9 @@ class SegmentService:
     # -- locations
 
     async def get_uri(self, request: pb.SegmentId, call: Call) -> pb.NodeUri:
-        """Return the endpoint that serves a segment's container. The segment need not exist."""
-        info = request.streamInfo
-        name = qualified_segment_name(info.scope, info.stream, request.segmentId)
+        """Return the endpoint that serves a segment's container. The segment need not exist, now or ever."""
+        key = key_of(request.streamInfo)  # the mapping hashes and keeps names: their length needs a bound
+        name = qualified_segment_name(key.scope, key.stream, request.segmentId)
         host, port = self._core.containers.endpoint_of(name, call.listener)
         return pb.NodeUri(endpoint=host, port=port)
 

@@ -193,3 +193,20 @@ async def test_too_many_segments_between_two_cuts_are_refused(
         await api.call("getSegmentsBetween", request)
     near = pb.StreamCutRange(**{"streamInfo": api.info, "from": {active[0]: 0}})
     assert len((await api.call("getSegmentsBetween", near)).segments) == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "stream"),
+    [("scope", "s" * 301), ("s" * 301, "stream"), ("scope", "#transaction."), ("a/b", "c"), ("scope", "")],
+)
+async def test_names_that_no_stream_has_are_at_no_store(api: Any, scope: str, stream: str) -> None:
+    """A store is found by hashing the name, and the answer is kept."""
+    info = pb.StreamInfo(scope=scope, stream=stream)
+    with pytest.raises(NotFoundError):
+        await api.call("getURI", pb.SegmentId(streamInfo=info, segmentId=0))
+
+
+@pytest.mark.parametrize("stream", ["any", "_MARKany", "_RGgroup", "table_kvtable", "s" * 255 + "_kvtable"])
+async def test_segments_that_do_not_exist_have_a_store(api: Any, stream: str) -> None:
+    info = pb.StreamInfo(scope="scope", stream=stream)
+    assert (await api.call("getURI", pb.SegmentId(streamInfo=info, segmentId=-1))).endpoint

@@ -197,7 +197,8 @@ async def test_external_clients_are_sent_to_external_endpoints(world: Any) -> No
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             stub = controller_pb2_grpc.ControllerServiceStub(channel)
-            assert (await stub.getURI(pb.SegmentId())).endpoint == host
+            segment = pb.SegmentId(streamInfo=pb.StreamInfo(scope="scope", stream="any"))
+            assert (await stub.getURI(segment)).endpoint == host
         await server.close()
 
 
