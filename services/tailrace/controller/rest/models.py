@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class ScalingType(StrEnum):
@@ -72,7 +73,8 @@ class UpdateStreamRequest(BaseModel):
 
     scalingPolicy: ScalingConfig
     retentionPolicy: RetentionConfig | None = None
-    streamTags: list[str] | None = None
+    # Of many mistakes in a list the first is reported: a body has room for 500,000.
+    streamTags: Annotated[list[str] | None, Field(fail_fast=True)] = None
     timestampAggregationTimeout: int | None = None
     rolloverSizeBytes: int | None = None
 

@@ -346,3 +346,17 @@ async def test_bodies_that_are_no_request_are_refused_without_being_repeated(
     refused = await rest.post("/v1/scopes", content=body.encode(), headers={"content-type": "application/json"})
     assert refused.status_code == 400
     assert "secret" not in refused.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/scopes/scope/streams"), ("PUT", "/v1/scopes/scope/streams/stream")]
+)
+async def test_a_body_with_many_mistakes_is_answered_with_the_first(
+    rest: httpx.AsyncClient, method: str, path: str
+) -> None:
+    """A mistake in the answer is fifty times as long as in the body, and a body has room for 500,000."""
+    await make_stream(rest)
+    body = {"streamName": "other", "scalingPolicy": FIXED, "streamTags": [0] * 1000}
+    refused = await rest.request(method, path, json=body)
+    assert refused.status_code == 400
+    assert [mistake["loc"] for mistake in refused.json()["detail"]] == [["body", "streamTags", 0]]
