@@ -86,6 +86,60 @@ class NoChangesByPages:
         await self._app(scope, receive, send)
 
 
+class ReadsEndWithTheirPeer:
+    """An ASGI application whose reads end when their peer closes the connection.
+
+    Without it a list of 100,000 streams, or a look at every chunk of a segment, would go on for minutes for a peer that
+    is gone, and a peer that comes again and again would have any number of them. Changes go on.
+    """
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Handle one request; other messages than HTTP requests pass unchanged. The body of a read is left out."""
+        if scope["type"] != "http" or scope["method"] not in _READING:
+            await self._app(scope, receive, send)
+            return
+        loop = asyncio.get_running_loop()
+        peer = loop.create_task(_wait_for_the_end(receive))
+        bodies = iter(({"type": "http.request", "body": b"", "more_body": False},))
+
+        async def receive_empty() -> Message:
+            for body in bodies:
+                return body
+            await asyncio.wait((peer,))
+            return {"type": "http.disconnect"}
+
+        async def send_last(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                peer.cancel()  # from here on the connection's next request receives
+            await send(message)
+
+        async def answer() -> None:
+            await self._app(scope, receive_empty, send_last)
+
+        work = loop.create_task(answer())
+        try:
+            await asyncio.wait((work, peer), return_when=asyncio.FIRST_COMPLETED)
+            if peer.done() and not peer.cancelled():
+                work.cancel()
+                await asyncio.wait((work,))
+                peer.result()  # raises when the body was too large
+            else:
+                await work
+        finally:
+            work.cancel()
+            peer.cancel()
+            await asyncio.wait((work, peer))
+
+
+async def _wait_for_the_end(receive: Receive) -> None:
+    """Return when the peer is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 _READING = ("GET", "HEAD")
 _PAGE_HEADERS = (b"origin", b"referer", b"sec-fetch-site")
 
@@ -282,7 +336,7 @@ async def serve_app(
 ) -> AsyncIterator[None]:
     """Serve while the context lasts."""
     config = uvicorn.Config(
-        BoundedBodies(NoChangesByPages(app)),
+        BoundedBodies(NoChangesByPages(ReadsEndWithTheirPeer(app))),
         http=_bounded_protocol(connections_max),
         ws="none",
         backlog=limits.HTTP_BACKLOG,
