@@ -84,6 +84,31 @@ def test_every_decision_is_in_the_index() -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+# The name of an event is the first argument of the call that logs it; a comment may stand before it.
+LOGGED = re.compile(r'\.(?:debug|info|warning|error|exception|critical)\(\s*(?:#.*\s*)?"([^"]+)"')
+IN_THE_LOG = re.compile(
+    r"`([a-z][a-z0-9_ ]*)`(?:, `([a-z][a-z0-9_ ]*)`)? in (?:the|its) log"
+    r"|\blogs? (?:has|says|line) `([a-z][a-z0-9_ ]*)`"
+    r"|\blook for `([a-z][a-z0-9_ ]*)`(?: and `([a-z][a-z0-9_ ]*)`)?"
+    r"|\bin the log as `([a-z][a-z0-9_ ]*)`"
+)
+
+
+def test_every_event_of_the_log_that_a_page_names_is_logged() -> None:
+    sources = [path for room in ("services", "operator") for path in (REPOSITORY / room).rglob("*.py")]
+    logged = {name for path in sources for name in LOGGED.findall(path.read_text())}
+    observe = (REPOSITORY / "docs/operations/observe.md").read_text()
+    table = observe.partition("## Logs\n")[2].partition("\n## ")[0]
+    rows = [row.split(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    assert len(named) >= 20
+    for path in (REPOSITORY / "docs").rglob("*.md"):
+        text = " ".join(path.read_text().split())
+        named |= {name for match in IN_THE_LOG.findall(text) for name in match if name}
+    assert {"object_not_reclaimed", "snapshot_not_stored", "segment_of_a_lost_life", "tier2_unavailable"} <= named
+    assert sorted(named - logged) == []
+
+
 REAL_FOLDERS = ("crash/", "cli/", "compat/", "contract/", "e2e/", "spark/")
 # Unit tests that listen on real sockets, run processes or use a folder on disk.
 REAL_UNITS = "unit/segmentstore/server/"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,6 +25,7 @@ from tailrace.controller.rest import groups
 from tailrace.controller.rest.app import create_app
 from tailrace.rpc import controller_pb2 as pb
 
+PAGE = Path(__file__).resolve().parents[4] / "docs/operations/observe.md"
 DEADLINE_S = 120.0
 FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}
 
@@ -260,6 +263,14 @@ async def test_metrics_have_the_same_path_as_elsewhere(rest: httpx.AsyncClient) 
     first, second = (figures(answer.text).keys() for answer in answers)
     assert first == second
     assert "tailrace_controller_ready" in first
+
+
+async def test_every_metric_is_described(rest: httpx.AsyncClient) -> None:
+    page = PAGE.read_text().partition("Metrics of a controller")[2].partition("Metrics of a container")[0]
+    rows = [row.split(" | ")[0] for row in page.splitlines() if row.startswith("| `")]
+    described = {name for row in rows for name in re.findall(r"`([a-z0-9_]+)(?:\{[^`]*\})?`", row)}
+    found = re.findall(r"^# TYPE tailrace_controller_(\w+)", (await rest.get("/metrics")).text, re.MULTILINE)
+    assert sorted(found) == sorted(described)
 
 
 def figures(text: str) -> dict[str, float]:
