@@ -103,11 +103,14 @@ class StreamManager:
             ours, root = await self._begin_create(key, config, incarnation)
         if not isinstance(root.intent, CreateIntent):
             return False
-        await self._driver.wait(key, root.intent.intent_id)
-        after = await self._context.store.latest(key)
-        if after is None or (after.incarnation == root.incarnation and after.state is StreamState.DELETED):
-            raise NoSuchScopeError(f"scope {key.scope} is being deleted")
-        return ours or root.config == config
+        is_wanted = ours or root.config == config
+        while isinstance(root.intent, CreateIntent):  # it begins again where segments were there before (ADR 0062)
+            await self._driver.wait(key, root.intent.intent_id)
+            after = await self._context.store.latest(key)
+            if after is None or after.state is StreamState.DELETED:
+                raise NoSuchScopeError(f"scope {key.scope} is being deleted")
+            root = after
+        return is_wanted
 
     async def _begin_create(
         self, key: StreamKey, config: StreamConfig, incarnation: int | None

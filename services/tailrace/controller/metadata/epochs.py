@@ -25,13 +25,16 @@ Cut = Mapping[int, int]
 SegmentMap = Mapping[int, StreamSegment]
 
 
-def first_epoch(segment_count: int, first_number: int, created_ms: int) -> Epoch:
-    """Return epoch 0 of a stream: equal ranges, numbered from `first_number` (docs/protocol/naming.md#numbering)."""
+def first_epoch(segment_count: int, first_number: int, created_ms: int, numbers_skipped: int = 0) -> Epoch:
+    """Return epoch 0 of a stream: equal ranges, numbered from `first_number` (docs/protocol/naming.md#numbering).
+
+    The creation left out ``numbers_skipped`` numbers before that one.
+    """
     segments = tuple(
         StreamSegment(segment_id(first_number + index, 0), low, high)
         for index, (low, high) in enumerate(equal_ranges(segment_count))
     )
-    return Epoch(0, created_ms, segments)
+    return Epoch(0, created_ms, segments, numbers_skipped=numbers_skipped)
 
 
 def new_segments(ranges: Iterable[KeyRange], first_number: int, epoch: int) -> tuple[StreamSegment, ...]:

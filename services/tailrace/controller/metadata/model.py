@@ -82,7 +82,8 @@ class Epoch(msgspec.Struct, frozen=True):
 
     ``segments`` are sorted by key range and partition [0, 1). ``splits`` and ``merges`` count the splits and merges of
     the scale that created the epoch (docs/protocol/rest.md#models). ``reason`` is its `ScaleReason`, "" in epochs of an
-    earlier version and in those that no scale created.
+    earlier version and in those that no scale created. ``numbers_skipped`` of epoch 0 counts the numbers before its
+    first one that the creation left out, because segments of a lost life have some of them (ADR 0062).
     """
 
     epoch: int
@@ -92,6 +93,7 @@ class Epoch(msgspec.Struct, frozen=True):
     merges: int = 0
     reference_epoch: int = -1
     reason: str = ""
+    numbers_skipped: int = 0
 
     @property
     def reference(self) -> int:

@@ -71,6 +71,25 @@ def new_stream(
     return {key.root: root, key.epoch(root.incarnation, 0): epoch}
 
 
+def renumbered(key: StreamKey, root: StreamRecord, before: Epoch, now_ms: int, intent_id: bytes) -> dict[bytes, Record]:
+    """Return the records that begin a creation again as the next incarnation, whose segments have higher numbers.
+
+    ``before`` is the epoch 0 of ``root``: some of its segments were there before they were created (ADR 0062).
+    """
+    count = len(before.segments)
+    first_number = root.next_segment_number + limits.SEGMENT_NUMBERS_SKIPPED
+    skipped = before.numbers_skipped + count + limits.SEGMENT_NUMBERS_SKIPPED
+    again = msgspec.structs.replace(
+        root,
+        incarnation=next_incarnation(root),
+        created_ms=now_ms,
+        next_segment_number=first_number + count,
+        intent=CreateIntent(intent_id),
+    )
+    epoch = first_epoch(count, first_number, now_ms, skipped)
+    return {key.root: again, key.epoch(again.incarnation, 0): epoch}
+
+
 def updating(root: StreamRecord, config: StreamConfig, intent_id: bytes) -> StreamRecord:
     """Store the new configuration; the workflow updates segments and lists."""
     return msgspec.structs.replace(root, state=StreamState.UPDATING, config=config, intent=UpdateIntent(intent_id))

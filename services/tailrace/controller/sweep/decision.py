@@ -97,4 +97,5 @@ def _by_number(name: SegmentName, root: StreamRecord | None, first: Epoch | None
         return Fate.DELETE
     if first is None:
         return Fate.KEEP
-    return Fate.DELETE if number < min(each.number for each in first.segments) else None  # of an earlier stream
+    lowest = min(each.number for each in first.segments) - first.numbers_skipped
+    return Fate.DELETE if number < lowest else None  # of an earlier stream

@@ -21,6 +21,8 @@ from tailrace.controller.workflows import leftovers, listing, retained
 from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.controller.metadata.records import ScopeRecord
     from tailrace.controller.workflows.context import WorkflowContext
 
@@ -42,34 +44,44 @@ async def create(
     """Bring a stream from CREATING to ACTIVE. ``listed_in`` is for a mark stream: the scope that lists its stream.
 
     Removes it when its scope was deleted before it was listed, or when the segment store refuses its configuration.
+    Where one of its segments was there before, as after a restore, the next step goes on with other ones.
     """
+    epoch = await context.store.epoch(key, root, 0)
+    if epoch.numbers_skipped:
+        await leftovers.leave_incarnation(context, key, root)
     try:
         owner = await listing.add_new(context, key, root, listed_in)
     except NoSuchScopeError:
         await _give_up(context, key, root)
         return
     await retained.note(context, key, root)
-    epoch = await context.store.epoch(key, root, 0)
     segments = segment_names(key, epoch.segments)
     try:
         used = await context.segments.create(segments, root.config)
     except BadRequestError as error:
         _LOG.error("stream_creation_undone", stream=str(key), reason=f"the segment store refuses it: {error}")
-        await context.segments.delete(segments)
+        await _delete_unused(context, segments, await context.segments.used(segments))
         await listing.remove(context, key, root)
         await _give_up(context, key, root)
         return
-    leftovers.report(key, used, "it was there before its stream was created, as after a restore; the stream has it now")
+    if used and await leftovers.create_again(context, key, root, epoch):
+        return  # the next step creates the other segments
     mark = mark_of(key)
     before = None if mark is None else await _mark_before(context, mark, root)
     now = await context.store.load(key)
-    if listing.is_gone(now, root):
-        await context.segments.delete(segments)  # the stream is deleted, so no record names these segments
+    if listing.is_gone(now, root):  # the stream is deleted, so no record names these segments
+        await _delete_unused(context, segments, used)
         return
     if mark is not None and before is not None:
         listing.require_same(key, now, root)
         await _create_mark(context, mark, before, owner)
     await _finish(context, key, root, StreamState.ACTIVE)
+
+
+async def _delete_unused(context: WorkflowContext, segments: Sequence[str], used: Sequence[str]) -> None:
+    """Delete the segments that a creation leaves behind; those of a lost life stay."""
+    kept = frozenset(used)
+    await context.segments.delete([each for each in segments if each not in kept])
 
 
 async def _mark_before(context: WorkflowContext, mark: StreamKey, root: StreamRecord) -> Snapshot:
@@ -90,8 +102,11 @@ async def _create_mark(context: WorkflowContext, mark: StreamKey, before: Snapsh
     if root is None or root.state is StreamState.DELETED:
         await _begin_mark(context, mark, before)
     begun = await context.store.latest(mark)
-    if begun is not None and isinstance(begun.intent, CreateIntent):
+    while begun is not None and isinstance(begun.intent, CreateIntent):
         await create(context, mark, begun, owner)
+        before_it, begun = begun, await context.store.latest(mark)
+        if begun == before_it:
+            raise WriteConflictError(f"stream {mark} is being created by another controller")
 
 
 async def _begin_mark(context: WorkflowContext, mark: StreamKey, before: Snapshot) -> None:

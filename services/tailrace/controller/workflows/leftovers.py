@@ -4,13 +4,14 @@ See docs/controller.md#segments-of-a-lost-life.
 
 A restore may bring back records that are some minutes older than segments. Then names of segments and transactions are
 given a second time, and such a segment may exist, with bytes to which nothing may be added. A new one takes another
-name. The old one is sealed, so that a writer of that life notices. It stays, and the sweep reports it.
+name. The old one is sealed, so that a writer of that life notices. It stays, and the sweep reports it. The same holds
+for the first segments of a stream that is created again, because its records are lost.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
@@ -20,19 +21,21 @@ from tailrace.common.errors import NoSuchSegmentError, SegmentSealedError
 from tailrace.common.task_groups import gather_bounded
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.epochs import new_segments
+from tailrace.controller.metadata.model import Epoch
 from tailrace.controller.metadata.records import CompletedTransaction
 from tailrace.controller.metadata.transaction_ledger import TransactionLedger, shard_of
-from tailrace.controller.metadata.transitions import may_take_commits
+from tailrace.controller.metadata.transitions import may_take_commits, renumbered
+from tailrace.controller.workflows.context import segment_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace.controller.metadata.model import Epoch
     from tailrace.controller.metadata.records import Record, ScaleIntent, StreamRecord
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
 
 _LOG = structlog.get_logger(__name__)
+_LEFT_ALONE: Final = "it was there before it was created, as after a restore; it is left alone, and sealed"
 
 
 def numbers_to_skip(context: WorkflowContext) -> int:
@@ -63,7 +66,40 @@ async def leave_transaction(
 
     if await context.store.change(key, [key.open_shard(shard_of(transaction_id))], decide):
         await context.store.remove(key, [key.transaction(transaction_id)])
-    await _seal(context, key, segments)
+    report(key, segments, _LEFT_ALONE)
+    await _seal(context, segments)
+
+
+async def create_again(context: WorkflowContext, key: StreamKey, root: StreamRecord, before: Epoch) -> bool:
+    """Begin the creation of ``root`` again with other segments, because some of ``before``, its epoch 0, were there.
+
+    Returns False when the creation has ended meanwhile, or was begun again by another controller. The root is read
+    after the segments were found: a client never learns of a stream that is being created. Stored epochs never change,
+    so it is the next incarnation that has other segments (ADR 0062).
+    """
+    intent_id = context.new_id()
+
+    def decide(now: StreamRecord | None, _: Snapshot) -> Change[bool]:
+        if now is None or now.incarnation != root.incarnation or now.intent != root.intent:
+            return Change(False)
+        return Change(True, renumbered(key, now, before, context.clock.now_ms(), intent_id))
+
+    return await context.store.change(key, (), decide)
+
+
+async def leave_incarnation(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:
+    """Seal the segments that `create_again` has given up for those of ``root``, then remove the record that names them.
+
+    A step that is repeated finds the record until all of them are sealed.
+    """
+    item = key.epoch(root.incarnation - 1, 0)
+    left = (await context.store.read(key, [item])).get(Epoch, item)
+    if left is None:
+        return
+    segments = segment_names(key, left.segments)
+    report(key, await context.segments.used(segments), _LEFT_ALONE)
+    await _seal(context, segments)
+    await context.store.remove(key, [item])
 
 
 async def renumber(context: WorkflowContext, key: StreamKey, intent: ScaleIntent, segments: Sequence[str]) -> None:
@@ -85,7 +121,8 @@ async def renumber(context: WorkflowContext, key: StreamKey, intent: ScaleIntent
         return Change(True, {key.root: root})
 
     if await context.store.change(key, (), decide):
-        await _seal(context, key, segments)
+        report(key, segments, _LEFT_ALONE)
+        await _seal(context, segments)
 
 
 async def skip_epoch(context: WorkflowContext, key: StreamKey, active: Epoch, segments: Sequence[str]) -> None:
@@ -111,7 +148,8 @@ async def skip_epoch(context: WorkflowContext, key: StreamKey, active: Epoch, se
         return Change(True, puts)
 
     if await context.store.change(key, (), decide):
-        await _seal(context, key, segments)
+        report(key, segments, _LEFT_ALONE)
+        await _seal(context, segments)
 
 
 def report(key: StreamKey, segments: Sequence[str], reason: str) -> None:
@@ -120,9 +158,7 @@ def report(key: StreamKey, segments: Sequence[str], reason: str) -> None:
         _LOG.error("segment_of_a_lost_life", stream=str(key), segment=segment, reason=reason)
 
 
-async def _seal(context: WorkflowContext, key: StreamKey, segments: Sequence[str]) -> None:
-    report(key, segments, "it was there before it was created, as after a restore; it is left alone, and sealed")
-
+async def _seal(context: WorkflowContext, segments: Sequence[str]) -> None:
     async def one(name: str) -> None:
         with contextlib.suppress(SegmentSealedError, NoSuchSegmentError):
             await context.segments.port.seal_segment(name)

@@ -95,6 +95,7 @@ RECORDS: dict[str, records.Record] = {
         rolling=Rolling(bytes(range(8)), 1, 0),
     ),
     "epoch": Epoch(1, 1700000000001, (StreamSegment(4294967297, 0.0, 1.0),), 0, 1, reason=ScaleReason.MANUAL),
+    "epoch_first": Epoch(0, 1700000000001, (StreamSegment(1002, 0.0, 1.0),), numbers_skipped=1001),
     "transaction": TransactionRecord(
         bytes(15) + b"\2", 0, bytes(8), 1700000000000, 1700000020000, 1700020000000, lease_ms=20_000
     ),
@@ -143,6 +144,10 @@ def test_a_root_of_earlier_versions_is_read() -> None:
     listing = msgspec.structs.replace(earlier, open_count=0, open_digest=0, open_transactions=(TRANSACTION,))
     for name in ("root_listing", "root_earlier"):
         assert decode(StreamRecord, VECTORS[name], "place") == listing
+
+
+def test_an_epoch_of_earlier_versions_leaves_out_no_numbers() -> None:
+    assert decode(Epoch, VECTORS["epoch_without_skipped"], "place") == RECORDS["epoch"]
 
 
 def test_an_epoch_of_earlier_versions_has_no_reason() -> None:

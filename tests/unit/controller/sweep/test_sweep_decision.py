@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.common import limits
 from tailrace.common.names import parse_segment_name, qualified_segment_name, segment_id, transaction_segment_name
 from tailrace.common.stream_policies import ScalingPolicy, StreamConfig
 from tailrace.controller.metadata.epochs import duplicate, next_epoch
@@ -25,6 +26,7 @@ from tailrace.controller.metadata.transitions import (
     finished,
     may_take_commits,
     new_stream,
+    renumbered,
     scaling,
     tombstone,
     transaction_aborting,
@@ -76,6 +78,10 @@ class History:
             (created,) = (each for each in puts.values() if isinstance(each, StreamRecord))
             (epoch,) = (each for each in puts.values() if isinstance(each, Epoch))
             self.root, self.epochs, self.opened, self.ended = created, {0: epoch}, [], {}
+        elif root.state is StreamState.CREATING and self.rng.random() < 0.2:  # segments of a lost life are there
+            puts = renumbered(KEY, root, self.epochs[0], 0, b"again")
+            (self.root,) = (each for each in puts.values() if isinstance(each, StreamRecord))
+            self.epochs = {0: next(each for each in puts.values() if isinstance(each, Epoch))}
         elif root.state is StreamState.CREATING:
             self.root = finished(root, self.rng.choice([StreamState.ACTIVE, StreamState.ACTIVE, StreamState.DELETED]))
             if self.root.state is StreamState.DELETED:
@@ -231,6 +237,35 @@ def test_other_names_are_not_a_controllers(segment: str) -> None:
 )
 def test_names_of_a_controller(segment: str) -> None:
     assert name_by_controller(segment) == parse_segment_name(segment)
+
+
+@pytest.mark.parametrize(
+    ("number", "epoch", "fate"),
+    [
+        (0, 0, Fate.DELETE),
+        (1, 0, Fate.DELETE),
+        (2, 0, Fate.DELETE_IF_EMPTY),
+        (3, 0, Fate.DELETE_IF_EMPTY),
+        (700, 0, Fate.DELETE_IF_EMPTY),
+        (700, 2, Fate.KEEP),
+        (limits.SEGMENT_NUMBERS_SKIPPED + 4, 0, Fate.KEEP),
+    ],
+)
+def test_bytes_that_a_creation_found_in_its_segments_stay(number: int, epoch: int, fate: Fate) -> None:
+    """Its names before were 2 and 3; what has a lower number is of an earlier stream."""
+    earlier = StreamRecord(0, StreamState.DELETED, StreamConfig(), 0, next_segment_number=2)
+    puts = new_stream(KEY, earlier, StreamConfig(ScalingPolicy.fixed(2)), 0, b"intent")
+    creating = puts[KEY.root]
+    before = puts[KEY.epoch(1, 0)]
+    assert isinstance(creating, StreamRecord)
+    assert isinstance(before, Epoch)
+    again = renumbered(KEY, creating, before, 0, b"again")
+    root, first = again[KEY.root], again[KEY.epoch(2, 0)]
+    assert isinstance(root, StreamRecord)
+    assert isinstance(first, Epoch)
+    name = parse_segment_name(qualified_segment_name(*KEY, segment_id(number, epoch)))
+    own = first if epoch == 0 else None
+    assert fate_of_segment(name, finished(root, StreamState.ACTIVE), first, own) is fate
 
 
 def test_without_a_record_of_the_stream_all_is_kept() -> None:

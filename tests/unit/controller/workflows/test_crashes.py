@@ -23,6 +23,7 @@ from tailrace.rpc import controller_pb2 as pb
 from tailrace.rpc.operator_pb2 import SubscriberCutRequest
 
 S = "scope/stream/"
+LOST_SEGMENTS = (f"{S}1.#epoch.0", "scope/_MARKstream/0.#epoch.0")
 KEY = StreamKey("scope", "stream")
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 SCOPE = pb.ScopeInfo(scope="scope")
@@ -103,6 +104,21 @@ def txn(number: int) -> pb.TxnId:
 
 async def create_stream(api: Any, world: Any) -> None:
     await api.call("createStream", api.config(2, tags=pb.Tags(tag=["t"])))
+
+
+async def make_scope_over_segments(api: Any, world: Any) -> None:
+    """Segments of a life of the stream, and of its marks, of which a restore left no record."""
+    await make_scope(api, world)
+    for name in LOST_SEGMENTS:
+        await world.segments.create_segment(name)
+        world.segments.append(name, b"lost")
+
+
+async def create_over_segments(api: Any, world: Any) -> None:
+    await create_stream(api, world)
+    for identifier in await api.current():
+        assert not world.segments.segments[f"{S}{identifier}.#epoch.0"].length
+    assert all(world.segments.segments[name].pieces == [b"lost"] for name in LOST_SEGMENTS)
 
 
 async def create_scope(api: Any, world: Any) -> None:
@@ -282,6 +298,7 @@ def note(api: Any) -> pb.TimestampFromWriter:
 SCENARIOS = {
     "create a scope": Scenario(nothing, create_scope),
     "create a stream": Scenario(make_scope, create_stream),
+    "create a stream over segments of a lost one": Scenario(make_scope_over_segments, create_over_segments),
     "update with a scale": Scenario(make_stream, update),
     "update of tags": Scenario(make_tagged, retag),
     "delete with tags": Scenario(make_tagged_and_sealed, delete),

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import TailraceError
+from tailrace.common.errors import BadRequestError, TailraceError
 from tailrace.common.names import segment_epoch, segment_id, segment_number
 from tailrace.controller.metadata.records import PendingRecord
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -149,11 +149,125 @@ async def test_a_pass_that_rolls_over_takes_no_segments_of_a_lost_one(api: Any, 
     assert await api.scaled(await api.current(), [(0.0, 1.0)]) == [segment_id(3, root.active_epoch + 1)]
 
 
-async def test_a_stream_that_is_created_over_segments_is_reported(api: Any, world: Any) -> None:
-    await leave(world, name(0))
+MARK = "scope/_MARKstream/0.#epoch.0"
+
+
+@pytest.mark.parametrize(("data", "sealed"), [(LOST, False), (LOST, True), (b"", True)])
+async def test_a_stream_is_created_without_the_bytes_of_a_lost_one(
+    api: Any, world: Any, data: bytes, sealed: bool
+) -> None:
+    await leave(world, name(1), MARK, data=data, sealed=sealed)
     with structlog.testing.capture_logs() as logs:
         await api.setup(2)
-    assert [line["segment"] for line in logs if line["event"] == "segment_of_a_lost_life"] == [name(0)]
+    found = await api.current()
+    assert [segment_number(each) for each in found] == [limits.SEGMENT_NUMBERS_SKIPPED + number for number in (2, 3)]
+    assert {segment_epoch(each) for each in found} == {0}
+    assert all(not world.segments.segments[name(each)].length for each in found)
+    assert is_untouched(world, name(1), MARK, data=data)
+    assert [line["segment"] for line in logs if line["event"] == "segment_of_a_lost_life"] == [name(1), MARK]
+    assert world.segments.segments[name(0)].sealed, "no record names it: a late writer of the lost life notices"
+    head = await api.call("getSegments", pb.GetSegmentsRequest(streamInfo=api.info, timestamp=0))
+    assert {each.segmentId.segmentId: each.offset for each in head.segments} == dict.fromkeys(found, 0)
+    mark = await api.call("getCurrentSegments", pb.StreamInfo(scope="scope", stream="_MARKstream"))
+    assert [each.segmentId.segmentId for each in mark.segmentRanges] == [limits.SEGMENT_NUMBERS_SKIPPED + 1]
+    root = await root_of(api)
+    assert (root.intent, root.next_segment_number) == (None, segment_number(found[-1]) + 1)
+    assert not [key for key in world.metadata.dump_table(KEY.table) if key == KEY.epoch(root.incarnation - 1, 0)]
+    after = [segment_id(root.next_segment_number + number, 1) for number in (0, 1)]
+    assert await api.scaled(found, HALVES) == after
+
+
+async def test_a_stream_is_created_over_lost_lives_one_after_the_other(api: Any, world: Any) -> None:
+    following = segment_id(limits.SEGMENT_NUMBERS_SKIPPED + 1, 0)
+    await leave(world, name(0), name(following))
+    await api.setup(1)
+    (found,) = await api.current()
+    assert segment_number(found) == 2 * (limits.SEGMENT_NUMBERS_SKIPPED + 1)
+    assert is_untouched(world, name(0), name(following))
+    first = await api.controller.services.core.context.store.epoch(KEY, await root_of(api), 0)
+    assert first.numbers_skipped == segment_number(found)
+
+
+async def test_a_stream_takes_empty_segments_of_an_earlier_try(api: Any, world: Any) -> None:
+    await leave(world, name(0), data=b"")
+    await api.setup(2)
+    assert await api.current() == [0, 1]
+
+
+async def test_a_stream_that_cannot_be_created_deletes_no_lost_bytes(api: Any, world: Any) -> None:
+    """The segment store refuses its configuration, after it has found a segment that was there."""
+    await leave(world, name(0))
+    real = world.segments.create_segment
+
+    async def create_segment(segment: str, **settings: Any) -> None:
+        if segment == name(1):
+            raise BadRequestError("refused")
+        await real(segment, **settings)
+
+    world.segments.create_segment = create_segment
+    await api.call("createScope", pb.ScopeInfo(scope="scope"))
+    with contextlib.suppress(TailraceError):
+        await api.call("createStream", api.config(2))
+    assert world.segments.segments[name(0)].pieces == [LOST]
+
+
+async def test_a_controller_that_was_paused_creates_no_stream_again_that_clients_have(
+    world: Any, make_api: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds bytes in the segments of a creation that another controller has finished meanwhile."""
+    slow = make_api(await world.start(seed=1))
+    await slow.call("createScope", pb.ScopeInfo(scope="scope"))
+    quick = make_api(await world.start(seed=2))
+    segments = slow.controller.services.core.context.segments
+    real, paused = type(segments).create, False
+
+    async def create(self: Any, names: Any, config: Any) -> Any:
+        nonlocal paused
+        if self is segments and not paused:
+            paused = True
+            assert (await quick.call("createStream", quick.config(2))).status == pb.CreateStreamStatus.SUCCESS
+            for each in names:
+                world.segments.append(each, b"written")
+        return await real(self, names, config)
+
+    monkeypatch.setattr(type(segments), "create", create)
+    await slow.call("createStream", slow.config(2))
+    assert paused
+
+    async def is_done() -> bool:
+        return (await root_of(slow)).intent is None
+
+    await wait_until(is_done)
+    for api in (slow, quick):
+        assert await api.current() == [0, 1]
+    assert not any(world.segments.segments[name(each)].sealed for each in (0, 1))
+
+
+async def test_a_controller_that_was_paused_knows_the_segments_of_a_creation_that_began_again(
+    world: Any, make_api: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It began the creation, another one found the bytes of a lost life; the epoch that it remembers is given up."""
+    slow = make_api(await world.start(seed=1))
+    await slow.call("createScope", pb.ScopeInfo(scope="scope"))
+    quick = make_api(await world.start(seed=2))
+    await leave(world, name(0))
+    segments = slow.controller.services.core.context.segments
+    real, paused = type(segments).create, False
+
+    async def create(self: Any, names: Any, config: Any) -> Any:
+        nonlocal paused
+        if self is segments and not paused:
+            paused = True
+            assert (await quick.call("createStream", quick.config(2))).status == pb.CreateStreamStatus.SUCCESS
+        return await real(self, names, config)
+
+    monkeypatch.setattr(type(segments), "create", create)
+    await slow.call("createStream", slow.config(2))
+    assert paused
+    expected = [limits.SEGMENT_NUMBERS_SKIPPED + number for number in (2, 3)]
+    for api in (slow, quick):
+        assert await api.current() == expected
+    assert is_untouched(world, name(0))
 
 
 @pytest.mark.parametrize("after_effect", [False, True])
