@@ -101,16 +101,16 @@ class StreamManager:
         await self._context.scopes.require(key.scope)
         async with self._driver.enlisted(key):
             ours, root = await self._begin_create(key, config, incarnation)
-        if not isinstance(root.intent, CreateIntent):
+        intent = root.intent
+        if not isinstance(intent, CreateIntent):
             return False
-        is_wanted = ours or root.config == config
-        while isinstance(root.intent, CreateIntent):  # it begins again where segments were there before (ADR 0062)
-            await self._driver.wait(key, root.intent.intent_id)
+        while isinstance(intent, CreateIntent):  # it begins again where segments were there before (ADR 0062)
+            await self._driver.wait(key, intent.intent_id)
             after = await self._context.store.latest(key)
             if after is None or after.state is StreamState.DELETED:
                 raise NoSuchScopeError(f"scope {key.scope} is being deleted")
-            root = after
-        return is_wanted
+            intent = after.intent
+        return ours or root.config == config
 
     async def _begin_create(
         self, key: StreamKey, config: StreamConfig, incarnation: int | None
