@@ -180,6 +180,7 @@ STORAGE_CALL_DEADLINE_S: Final = 30.0
 # chunk meets the deadline of all calls at the same rate.
 STORAGE_CALL_BYTES_PER_S: Final = 288 * KIB
 STORAGE_CALL_DEADLINE_MAX_S: Final = 3600.0  # whatever the length
+STORAGE_LIST_ROUNDS_MAX: Final = 3  # in turn of one list, each of which found no object where another list had some
 # Puts so small take no part in the windows of frames and of uploads. With little to write a log has two of them under
 # way: those of a hundred logs are 3 MiB together, less than one large frame.
 STORAGE_SMALL_PUT_BYTES: Final = 16 * KIB

@@ -12,6 +12,7 @@ from obstore.exceptions import AlreadyExistsError as ObjectExistsError
 from obstore.exceptions import BaseError as ObjectStoreError
 from obstore.store import LocalStore, MemoryStore, S3Store
 
+from tailrace.common import limits
 from tailrace.common.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -27,10 +28,14 @@ from tailrace.storage.request_deadline import call_deadline_s
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Sequence
 
-    from obstore import GetResult
+    from obstore import GetResult, ObjectMeta
 
 Store: TypeAlias = LocalStore | MemoryStore | S3Store
 T = TypeVar("T")
+LIST_PAGE_OBJECTS: Final = 1000
+"""How many objects S3 lists in a page that is not the last one."""
+_NEVER_WRITTEN: Final = "probe/never-written"
+_IN_PLACE: Final = "something else answers in place of the object store, such as a proxy"
 _SLOW_DOWN: Final = re.compile(r"status code: (429|503)\b")
 """In the text of an error of obstore, which has repeated the request before, for less than a second."""
 
@@ -41,6 +46,8 @@ class ObstoreObjects:
     def __init__(self, store: Store, prefix: str = "") -> None:
         self._store: Any = store
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        self._known = ""
+        """The object that was written or read last; empty: none."""
 
     async def _call(
         self, what: str, key: str, call: Awaitable[T], length_bytes: int = 0, *, began_s: float | None = None
@@ -82,12 +89,15 @@ class ObstoreObjects:
         mode: Literal["create", "overwrite"] = "create" if if_absent else "overwrite"
         call = obstore.put_async(self._store, self._prefix + key, body, mode=mode, use_multipart=False)
         await self._call("put", key, call, len(body))
+        self._known = key
 
     async def get(self, key: str) -> bytes:
         """Return a whole object. Its length is known, and counts, once the store has begun to answer."""
         began_s = asyncio.get_running_loop().time()
         result = await self._call("get", key, obstore.get_async(self._store, self._prefix + key))
-        return await self._call("get", key, self._whole(key, result), result.meta["size"], began_s=began_s)
+        data = await self._call("get", key, self._whole(key, result), result.meta["size"], began_s=began_s)
+        self._known = key
+        return data
 
     async def _whole(self, key: str, result: GetResult) -> bytes:
         return bytes(await result.bytes_async())
@@ -116,17 +126,69 @@ class ObstoreObjects:
         return int((await self._call("head", key, obstore.head_async(self._store, self._prefix + key)))["size"])
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        """Yield the objects below `prefix` (whole path parts)."""
-        stream = obstore.list(self._store, prefix=self._prefix + prefix, chunk_size=1000)
+        """Yield the objects below `prefix` (whole path parts).
+
+        S3 says that nothing more is below it by a page without objects, and obstore takes any XML for one, such as the
+        page of a proxy. So an end that no page with objects says is looked into.
+        """
+        after, rounds = "", 0
+        while True:
+            count = 0
+            async for page in self._pages(prefix, after):
+                for meta in page:
+                    after, count = meta["path"], count + 1
+                    modified_ms = round(meta["last_modified"].timestamp() * 1000)
+                    yield ObjectInfo(after.removeprefix(self._prefix), meta["size"], modified_ms)
+            if not isinstance(self._store, S3Store) or count % LIST_PAGE_OBJECTS or await self._ends(prefix, after):
+                return
+            rounds = 0 if count else rounds + 1
+            if rounds == limits.STORAGE_LIST_ROUNDS_MAX:
+                raise UnavailableError(f"list {prefix or '/'}: {_IN_PLACE}, now and then")
+
+    async def _pages(self, prefix: str, after: str = "") -> AsyncIterator[Sequence[ObjectMeta]]:
+        """Yield what is below a prefix in pages, after a path of the store."""
+        stream = obstore.list(
+            self._store, prefix=self._prefix + prefix, offset=after or None, chunk_size=LIST_PAGE_OBJECTS
+        )
         pages = stream.__aiter__()
         while True:
             try:
-                page = await self._call("list", prefix, pages.__anext__())
+                yield await self._call("list", prefix, pages.__anext__())
             except StopAsyncIteration:
                 return
-            for meta in page:
-                modified_ms = round(meta["last_modified"].timestamp() * 1000)
-                yield ObjectInfo(meta["path"].removeprefix(self._prefix), meta["size"], modified_ms)
+
+    async def _first_page(self, prefix: str, after: str = "") -> Sequence[ObjectMeta]:
+        async for page in self._pages(prefix, after):
+            return page
+        return ()
+
+    async def _ends(self, prefix: str, after: str) -> bool:
+        """Return whether no object is below a prefix after a path, which a page without objects said.
+
+        A list of the whole store from there says it by the objects that it has, which no proxy knows. Where it has none
+        either, the store must show that it lists; and twice in turn it must list none, so that it is not two
+        servers, of which each answers every second request.
+
+        Raises:
+            UnavailableError: something else answers lists in place of the store.
+        """
+        below = (self._prefix + prefix).rstrip("/") + "/" if self._prefix + prefix else ""
+        rest = await self._first_page("", after or below.rstrip("/"))
+        if any(meta["path"].startswith(below) for meta in rest):
+            return False
+        if rest and rest[-1]["path"] > below:
+            return True
+        if not ((prefix or after) and await self._first_page("")):
+            await self._check_that_it_is_empty(prefix)
+        return not any([await self._first_page(prefix, after) for _ in range(2)])
+
+    async def _check_that_it_is_empty(self, prefix: str) -> None:
+        """Raise UnavailableError if a store that lists no objects has the one written or read last, or any one."""
+        for key in (self._known, _NEVER_WRITTEN):
+            if key:
+                with contextlib.suppress(NotFoundError):
+                    await self._call("get", key, obstore.get_async(self._store, self._prefix + key))
+                    raise UnavailableError(f"list {prefix or '/'}: no objects, but there is {key}: {_IN_PLACE}")
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; missing ones are not an error. An S3 store gets one request for all of them."""
