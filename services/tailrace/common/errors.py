@@ -52,6 +52,7 @@ docs/protocol/wire.md#failure-replies)::
         ├── OverloadedError
         ├── DiskFullError
         ├── NoSuchBucketError
+        ├── ObjectNotDeletedError
         └── FencedError
     └── DataError                       never retried, never skipped: names the place
         ├── CorruptionError
@@ -437,6 +438,14 @@ class DiskFullError(UnavailableError):
 
 class NoSuchBucketError(UnavailableError):
     """The bucket of the object store is missing: whether an object exists is unknown (docs/design.md#tier-2)."""
+
+
+class ObjectNotDeletedError(UnavailableError):
+    """The object store deletes others, but not the object ``key``, as one under retention or legal hold."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"object {key} cannot be deleted: {reason}")
+        self.key = key
 
 
 class SlowDownError(UnavailableError):

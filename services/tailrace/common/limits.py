@@ -198,6 +198,13 @@ FLUSH_PENDING_APPENDS_MAX: Final = 5_000  # a segment with this many small un-ti
 FLUSH_TICK_S: Final = 0.5
 FLUSH_SMALL_RUNS_PER_PASS_MAX: Final = 1000  # runs of one segment in shared objects, when merges lie between them
 DELETE_BATCH_MAX: Final = 100
+DELETE_REFUSALS_AT_ONCE_MAX: Final = 8  # objects of a batch that the store refuses to delete, until there is a pause
+DELETE_REFUSED_RETRY_MIN_S: Final = 60.0  # until such an object is tried again; twice as long each time
+DELETE_REFUSED_RETRY_MAX_S: Final = 3600.0
+DELETE_REFUSED_REMEMBERED_MAX: Final = 10_000  # of them in a container; the one that waits longest is tried again
+LOG_OBJECT_DELETE_REFUSALS_MAX: Final = (
+    5  # attempts to delete one object of a log that the store refuses; then it stays
+)
 SWEEP_FIRST_AFTER_S: Final = 120.0  # after a container opened: first sweep for orphans of its earlier owners
 SWEEP_INTERVAL_S: Final = 3600.0
 SWEEP_ORPHANS_MAX: Final = 10_000  # remembered by one sweep; when there are more, the next one follows at once

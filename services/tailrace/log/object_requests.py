@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import CorruptionError, DeadlineError, FencedError, NotFoundError, UnavailableError
+from tailrace.common.errors import (
+    CorruptionError,
+    DeadlineError,
+    FencedError,
+    NotFoundError,
+    ObjectNotDeletedError,
+    UnavailableError,
+)
 from tailrace.log.frames import HEADER_BYTES
 from tailrace.storage.port import FolderStore
 from tailrace.storage.put_window import PutWindow
@@ -182,18 +190,28 @@ class ObjectRequests:
         return found is not None
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects, in batches, until all are deleted."""
+        """Delete objects, in batches, until all are deleted that the store deletes."""
         size = limits.LOG_OBJECT_DELETE_BATCH
         batches = [keys[at : at + size] for at in range(0, len(keys), size)]
         for at in range(0, len(batches), limits.LOG_OBJECT_DELETES_MAX):
             await gather_all(self._delete(batch) for batch in batches[at : at + limits.LOG_OBJECT_DELETES_MAX])
 
     async def _delete(self, batch: Sequence[str]) -> None:
-        attempt = 0
-        while True:
+        """Delete objects until all are deleted, but for those that the store refuses again and again.
+
+        These stay: no owner reads them, and the next one tries it again.
+        """
+        left, attempt, refusals = list(batch), 0, Counter[str]()
+        while left:
             try:
-                await self._within(batch[0], self._store.delete(batch))
+                await self._within(left[0], self._store.delete(left))
                 return
+            except ObjectNotDeletedError as error:
+                refusals[error.key] += 1
+                if error.key in left and refusals[error.key] == limits.LOG_OBJECT_DELETE_REFUSALS_MAX:
+                    left.remove(error.key)
+                    _LOG.warning("log_object_not_deleted", object=error.key, reason=str(error))
             except UnavailableError:
-                await asyncio.sleep(pause_s(attempt))
-                attempt += 1
+                pass
+            await asyncio.sleep(pause_s(attempt))
+            attempt += 1

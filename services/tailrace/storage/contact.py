@@ -13,7 +13,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tailrace.common import limits
-from tailrace.common.errors import DeadlineError, NoSuchBucketError, NotFoundError, TailraceError, UnavailableError
+from tailrace.common.errors import (
+    DeadlineError,
+    NoSuchBucketError,
+    NotFoundError,
+    ObjectNotDeletedError,
+    TailraceError,
+    UnavailableError,
+)
 from tailrace.storage.figures import StoreFigures, kind_of
 from tailrace.storage.port import FolderStore
 from tailrace.storage.request_deadline import deadline_passed, request_deadline
@@ -74,6 +81,13 @@ class StoreContact:
         return self._answered_s is None or now_s - self._answered_s >= limits.WORKER_STORE_PROBE_S
 
 
+def _is_answer(error: BaseException) -> bool:
+    """Return whether the store has answered with this error: it serves other requests."""
+    if isinstance(error, ObjectNotDeletedError):
+        return True
+    return isinstance(error, TailraceError | StopAsyncIteration) and not isinstance(error, UnavailableError)
+
+
 def _refusal(error: BaseException | None) -> str | None:
     """Return the text of an error with which a store refuses requests; empty: of another end; None: it was given up."""
     if isinstance(error, asyncio.CancelledError):
@@ -106,7 +120,7 @@ class ContactStore:
             raise
         except BaseException as error:
             failed = error
-            answered = isinstance(error, TailraceError | StopAsyncIteration) and not isinstance(error, UnavailableError)
+            answered = _is_answer(error)
             raise
         finally:
             now_s = loop.time()

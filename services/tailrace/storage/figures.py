@@ -8,7 +8,14 @@ from typing import Final
 
 from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
-from tailrace.common.errors import AlreadyExistsError, CorruptionError, DeadlineError, NotFoundError, UnavailableError
+from tailrace.common.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    DeadlineError,
+    NotFoundError,
+    ObjectNotDeletedError,
+    UnavailableError,
+)
 
 OPERATIONS: Final = ("put", "get", "list", "delete")
 ERRORS: Final = ("unavailable", "deadline", "denied", "corrupt", "other")
@@ -26,6 +33,8 @@ def kind_of(error: BaseException | None) -> str:
             return ""
         case DeadlineError():
             return "deadline"
+        case ObjectNotDeletedError():
+            return "other"
         case UnavailableError(__cause__=PermissionDeniedError() | UnauthenticatedError()):
             return "denied"
         case UnavailableError():

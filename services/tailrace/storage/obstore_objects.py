@@ -19,6 +19,7 @@ from tailrace.common.errors import (
     DeadlineError,
     NoSuchBucketError,
     NotFoundError,
+    ObjectNotDeletedError,
     SlowDownError,
     UnavailableError,
 )
@@ -32,6 +33,13 @@ if TYPE_CHECKING:
 
 Store: TypeAlias = LocalStore | MemoryStore | S3Store
 T = TypeVar("T")
+_DELETE_FAILED: Final = re.compile(
+    r'DeleteFailed \{\s+path: "(?P<path>[^"]+)",\s+code: "(?P<code>[^"]*)",\s+message: "(?P<message>[^"]*)"'
+)
+"""In the text of an error of obstore: S3 has answered that it did not delete this object of several."""
+_DELETED_LATER: Final = frozenset(
+    {"InternalError", "OperationAborted", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
+)
 LIST_PAGE_OBJECTS: Final = 1000
 """How many objects S3 lists in a page that is not the last one."""
 _NEVER_WRITTEN: Final = "probe/never-written"
@@ -63,11 +71,25 @@ class ObstoreObjects:
             raise self._missing(what, key, error) from error
         except ObjectExistsError as error:
             raise AlreadyExistsError(f"object {key} exists already") from error
-        except AlreadyExistsError:
+        except (AlreadyExistsError, ObjectNotDeletedError):
             raise
         except (ObjectStoreError, OSError) as error:
+            if what == "delete" and (refused := self._refused_deletion(key, error)) is not None:
+                raise refused from error
             kind = SlowDownError if _SLOW_DOWN.search(str(error)) else UnavailableError
             raise kind(f"{what} {key}: {_first_line(error)}") from error
+
+    def _refused_deletion(self, key: str, error: BaseException) -> ObjectNotDeletedError | None:
+        """Return the error of one object, where the store answered that it deletes others but not that one.
+
+        S3 has deleted the others of the request by then. It also says so of an object that it may delete soon.
+        """
+        if isinstance(error, PermissionError):  # of a folder
+            return ObjectNotDeletedError(key, _first_line(error))
+        found = _DELETE_FAILED.search(str(error))
+        if found is None or found["code"] in _DELETED_LATER:
+            return None
+        return ObjectNotDeletedError(found["path"].removeprefix(self._prefix), f"{found['code']}: {found['message']}")
 
     def _missing(self, what: str, key: str, error: BaseException) -> NotFoundError | UnavailableError:
         """Return what a 404 means: from S3 that an object is missing only with its code, for a read.
@@ -191,7 +213,7 @@ class ObstoreObjects:
                     raise UnavailableError(f"list {prefix or '/'}: no objects, but there is {key}: {_IN_PLACE}")
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; missing ones are not an error. An S3 store gets one request for all of them."""
+        """Delete objects; missing ones are not an error. An S3 store gets one request for up to 1000 of them."""
         if keys and isinstance(self._store, S3Store):  # which answers that missing objects are deleted
             paths = [self._prefix + key for key in keys]
             await self._call("delete", keys[0], obstore.delete_async(self._store, paths))

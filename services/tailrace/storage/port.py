@@ -51,7 +51,12 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; missing ones are not an error."""
+        """Delete objects; missing ones are not an error.
+
+        Raises:
+            ObjectNotDeletedError: the store refuses to delete one of them, and perhaps others; a call without that one
+                goes on with the rest.
+        """
         ...
 
     async def close(self) -> None:

@@ -20,6 +20,7 @@ from tailrace.common.errors import (
     EpochTooHighError,
     FencedError,
     NotFoundError,
+    ObjectNotDeletedError,
     OverloadedError,
     UnavailableError,
 )
@@ -51,6 +52,8 @@ class GateStore:
         """Lists show nothing."""
         self.listed: dict[str, bytes] | None = None
         """What lists show in place of the objects."""
+        self.protected: set[str] = set()
+        """Keys that are never deleted; a deletion goes on with the others."""
         self.conflicts: set[str] = set()
         """Keys whose next put-if-absent is refused although there is nothing."""
         self.gets_at_once = 0
@@ -138,7 +141,12 @@ class GateStore:
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
-            await self._request("delete", key, lambda key=key: self.objects.pop(key, None))  # type: ignore[misc]
+            if key not in self.protected:
+                await self._request("delete", key, lambda key=key: self.objects.pop(key, None))  # type: ignore[misc]
+        for key in keys:
+            if key in self.protected:
+                self.requests["delete", key] += 1
+                raise ObjectNotDeletedError(key, "AccessDenied: protected by object lock")
 
     async def close(self) -> None:
         """Nothing."""
@@ -816,3 +824,24 @@ async def test_an_outage_while_sweeping_does_no_harm(store: GateStore, monkeypat
     await store.gone(KEYS.frame(1, 5))
     assert await log.append([b"x"]) == 3
     await log.close()
+
+
+async def test_one_frame_that_is_never_deleted_keeps_back_no_others(store: GateStore) -> None:
+    log = await opened(store, 1)
+    for number in range(4):
+        await log.append([b"%d" % number])
+    store.protected = {KEYS.frame(1, 1)}
+    await log.truncate(3)
+    for sequence in (0, 2):
+        await store.gone(KEYS.frame(1, sequence))
+    await store.asked("delete", KEYS.frame(1, 1), limits.LOG_OBJECT_DELETE_REFUSALS_MAX)
+    for number in range(4, 8):
+        await log.append([b"%d" % number])
+    await log.truncate(7)
+    for sequence in range(3, 7):
+        await store.gone(KEYS.frame(1, sequence))
+    assert KEYS.frame(1, 1) in store.objects
+    await log.close()
+    again = await opened(store, 2)
+    assert [bytes(frame.payload) async for frame in again.recover()][-1] == b"7"
+    await again.close()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.errors import UnavailableError
+from tailrace.common.errors import ObjectNotDeletedError, UnavailableError
 from tailrace.common.ports import Clock
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.kernel import BlockCache
@@ -50,6 +50,9 @@ class Objects:
         self.failing_puts: set[int] = set()
         self.refuses_deletes = False
         self.refused_deletes = 0
+        self.protected: dict[str, None] = {}
+        """Objects under retention: a deletion of several deletes the others, and names the first of these."""
+        self.delete_requests: list[tuple[str, ...]] = []
         self.puts = 0
         self.under_way = 0
         self.most_under_way = 0
@@ -88,7 +91,11 @@ class Objects:
         if self.refuses_deletes:
             self.refused_deletes += 1
             raise UnavailableError("the object store deletes nothing")
-        await self._store.delete(keys)
+        self.delete_requests.append(tuple(keys))
+        await self._store.delete([key for key in keys if key not in self.protected])
+        for key in keys:
+            if key in self.protected:
+                raise ObjectNotDeletedError(key, "AccessDenied: protected by object lock")
 
     async def close(self) -> None:
         await self._store.close()

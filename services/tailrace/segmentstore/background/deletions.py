@@ -13,6 +13,7 @@ import structlog
 
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
+from tailrace.segmentstore.background.refused_deletions import RefusedDeletions
 from tailrace.segmentstore.metadata import operations as ops
 
 if TYPE_CHECKING:
@@ -44,7 +45,13 @@ class Deletions:
         self._commit = commit
         self._may_delete = may_delete
         self._delete_after: dict[str, float] = {}
-        self.last_error = ""
+        self._error = ""
+        self.refused = RefusedDeletions(tier2, state.container_id)
+
+    @property
+    def last_error(self) -> str:
+        """Say why objects are not deleted; empty when all are that may be."""
+        return self._error or self.refused.summary()
 
     async def run(self) -> None:
         """Delete until cancelled. Retry without end while Tier 2 deletes nothing."""
@@ -53,13 +60,13 @@ class Deletions:
             try:
                 await self._delete()
             except UnavailableError as error:
-                if not self.last_error:
+                if not self._error:
                     _log.warning("objects_not_deleted", container=self._state.container_id, reason=str(error))
-                self.last_error = str(error)
+                self._error = str(error)
                 await asyncio.sleep(retry_s)
                 retry_s = min(retry_s * 2, limits.STORAGE_RETRY_MAX_S)
                 continue
-            self.last_error = ""
+            self._error = ""
             retry_s = limits.STORAGE_RETRY_MIN_S
             await asyncio.sleep(limits.FLUSH_TICK_S)
 
@@ -69,12 +76,11 @@ class Deletions:
         now = asyncio.get_running_loop().time()
         for key in pending:
             self._delete_after.setdefault(key, now + limits.DELETE_DELAY_S)
-        may_delete = self._may_delete
-        ready = [key for key in pending if self._delete_after[key] <= now and may_delete(key)]
-        ready = ready[: limits.DELETE_BATCH_MAX]
-        if not ready:
+        may_delete, is_due = self._may_delete, self.refused.is_due
+        ready = [key for key in pending if self._delete_after[key] <= now and may_delete(key) and is_due(key)]
+        deleted = await self.refused.delete(ready[: limits.DELETE_BATCH_MAX])
+        if not deleted:
             return
-        await self._tier2.delete(ready)
-        await self._commit(ops.ObjectsDeleted(ready))
-        for key in ready:
+        await self._commit(ops.ObjectsDeleted(deleted))
+        for key in deleted:
             del self._delete_after[key]

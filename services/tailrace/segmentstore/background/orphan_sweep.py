@@ -33,6 +33,7 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import UnavailableError
 from tailrace.log.object_keys import LogKeys
+from tailrace.segmentstore.background.refused_deletions import RefusedDeletions
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.tier2.chunk_objects import OBJECT_KINDS, ChunkObjects, writer_of_key
 from tailrace.segmentstore.tier2.snapshot import parse_key
@@ -64,6 +65,7 @@ class OrphanSweep:
         self._tier2 = tier2
         self._commit = commit
         self._may_work = may_work
+        self._refused = RefusedDeletions(tier2, state.container_id)
         self.sweeps = 0
         self.deleted = 0
         self.last_error = ""
@@ -131,10 +133,8 @@ class OrphanSweep:
 
     async def _delete(self, keys: Sequence[str], listed_after: int) -> None:
         await self._commit(ops.SweepBarrier(self._tier2.epoch, listed_after))
-        orphans = [key for key in keys if self._is_orphan(key)]
-        if orphans:
-            await self._tier2.delete(orphans)
-            self.deleted += len(orphans)
+        orphans = [key for key in keys if self._is_orphan(key) and self._refused.is_due(key)]
+        self.deleted += len(await self._refused.delete(orphans))
         await asyncio.sleep(limits.SWEEP_PAUSE_S)
 
     def _is_orphan(self, key: str) -> bool:

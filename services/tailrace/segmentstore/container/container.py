@@ -281,6 +281,7 @@ class Container:
             "tier2_bytes_held": background.reclamation.stored_bytes,
             "tier2_bytes_live": background.reclamation.live_bytes,
             "orphans_deleted": background.sweep.deleted,
+            "objects_not_deleted": len(background.deletions.refused),
             "cache_hits": storage.reader.cache_hits,
             "tier2_fetches": storage.reader.fetches,
             "damaged_segments": len(damaged),
