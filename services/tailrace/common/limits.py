@@ -616,6 +616,7 @@ WORKER_LEASE_LAPSE_S: Final = 5.0  # without observed renewal, on the observer's
 WORKER_LEASE_SUSPECT_S: Final = 2.0  # without observed renewal: a worker whose address refuses connections is dead
 WORKER_LEASE_TOGETHER_S: Final = 3.0  # workers that fall silent within so long of each other lapse together
 WORKER_STORE_PROBE_S: Final = 2.0  # without an answer of the object store, a worker asks it for one
+FOLDER_STORE_PROBE_S: Final = 60.0  # the same of a server over a folder, while no request is without an answer
 WORKER_STORE_PROBE_DEADLINE_S: Final = 5.0  # of that request
 WORKER_STORE_SILENT_REPORT_S: Final = 4.0  # without an answer: the worker's Lease says for how long
 WORKER_STORE_SILENT_S: Final = 10.0  # without an answer, while it answers other workers: containers move to those

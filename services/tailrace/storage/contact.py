@@ -76,9 +76,27 @@ class StoreContact:
         since_s = min(begun)
         return now_s - (since_s if self._answered_s is None else max(since_s, self._answered_s))
 
-    def is_due(self, now_s: float) -> bool:
-        """Return whether to make a request, because there was no answer for ``limits.WORKER_STORE_PROBE_S``."""
-        return self._answered_s is None or now_s - self._answered_s >= limits.WORKER_STORE_PROBE_S
+    def is_due(self, now_s: float, quiet_s: float = limits.WORKER_STORE_PROBE_S) -> bool:
+        """Return whether to make a request, because there was no answer for ``limits.WORKER_STORE_PROBE_S``.
+
+        While no request is left without one, ``quiet_s`` counts in its place.
+        """
+        longest_s = limits.WORKER_STORE_PROBE_S if self.silent_s(now_s) else quiet_s
+        return self._answered_s is None or now_s - self._answered_s >= longest_s
+
+    def trouble(self, now_s: float) -> str:
+        """Return what the store does instead of answering, and for how long; empty: it answers."""
+        return silence(int(self.silent_s(now_s)), self.refusal)[0]
+
+
+def silence(silent_s: int, refusal: str) -> tuple[str, str]:
+    """Return what an object store does instead of answering, and the same without a time; empty: it answers."""
+    if silent_s < limits.WORKER_STORE_SILENT_S:
+        return "", ""
+    if refusal:
+        text = f"the object store has refused requests for {silent_s} s: {refusal}"
+        return text, f"the object store refuses requests: {refusal}"
+    return f"the object store has not answered for {silent_s} s", "the object store does not answer"
 
 
 def _is_answer(error: BaseException) -> bool:
@@ -191,11 +209,16 @@ def with_contact(store: ObjectStore, contact: StoreContact) -> ObjectStore:
     return ContactStore(store, contact)
 
 
-async def keep_contact(store: ObjectStore, contact: StoreContact, key: str) -> NoReturn:
-    """Ask for an object, `key`, whenever there was no answer for a while, so that silence is known. Until cancelled."""
+async def keep_contact(
+    store: ObjectStore, contact: StoreContact, key: str, quiet_s: float = limits.WORKER_STORE_PROBE_S
+) -> NoReturn:
+    """Ask for an object, `key`, whenever there was no answer for a while, so that silence is known. Until cancelled.
+
+    ``quiet_s`` is that while as long as no request is left without an answer.
+    """
     loop = asyncio.get_running_loop()
     while True:
-        if contact.is_due(loop.time()):
+        if contact.is_due(loop.time(), quiet_s):
             try:
                 async with request_deadline(key, limits.WORKER_STORE_PROBE_DEADLINE_S):
                     await store.get(key)

@@ -31,7 +31,11 @@ class Inspectable(Measured, Protocol):
     """What the admin interface reads; a `Worker` is one."""
 
     budgets: Budgets
-    tier2_trouble: str
+
+    @property
+    def tier2_trouble(self) -> str:
+        """Return why Tier 2 takes no objects, or that it does not answer or refuses requests; empty: it serves."""
+        ...
 
     def containers(self) -> list[Container]:
         """Return the running containers."""

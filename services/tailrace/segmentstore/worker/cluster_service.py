@@ -35,7 +35,7 @@ from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.worker.folder_logs import epoch_of_objects
 from tailrace.segmentstore.worker.not_open import Openings, name_not_open, summarise_not_open
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
-from tailrace.storage.contact import StoreContact, keep_contact, with_contact
+from tailrace.storage.contact import StoreContact, keep_contact, silence, with_contact
 from tailrace.storage.obstores import open_object_store
 from tailrace.storage.probe_objects import delete_left_overs
 
@@ -160,6 +160,7 @@ class ClusterStoreService:
             lower_epoch=self._epochs.lower,
             contact=self._contact,
             figures=self._contact.figures,
+            moves=True,
         )
         budgets = spec.budgets
         self.worker = Worker(spec.container_count, (), budgets, ports)
@@ -387,23 +388,13 @@ async def report_not_open(
         if look != opened:
             opened = look
             opens(look)
-        store, store_name = _silence(silent_s, store_refusal())
+        store, store_name = silence(silent_s, store_refusal())
         name("; ".join(filter(None, (store_name, name_not_open(found)))))
         now = "; ".join(filter(None, (store, summarise_not_open(found))))
         if now != was:
             report(WAITING + now if now else FOLLOWING)
             was = now
         await asyncio.sleep(limits.CONTAINERS_NOT_OPEN_POLL_S)
-
-
-def _silence(silent_s: int, refusal: str) -> tuple[str, str]:
-    """Return what the object store does instead of answering, and the same without a time; empty: it answers."""
-    if silent_s < limits.WORKER_STORE_SILENT_S:
-        return "", ""
-    if refusal:
-        text = f"the object store has refused requests for {silent_s} s: {refusal}"
-        return text, f"the object store refuses requests: {refusal}"
-    return f"the object store has not answered for {silent_s} s", "the object store does not answer"
 
 
 @contextlib.contextmanager

@@ -64,7 +64,8 @@ class WorkerPorts:
     its next epoch (`cluster.ownership.Epochs.take`). ``log_opened(container id, epoch)`` records that its log exists.
     ``lower_epoch(container id, last)`` gives back an epoch that is too far above the log's last one, where the epoch
     store can do that (`cluster.lease_epochs.LeaseEpochs.lower`). ``contact`` follows whether ``store`` answers; None:
-    nothing does. ``figures`` counts its requests; None: nothing does.
+    nothing does. ``figures`` counts its requests; None: nothing does. ``moves``: other workers may take the containers,
+    so that one is closed at once, without a last snapshot, while the store does not answer.
     """
 
     store: ObjectStore
@@ -77,6 +78,7 @@ class WorkerPorts:
     lower_epoch: Callable[[int, int], Awaitable[None]] | None = None
     contact: StoreContact | None = None
     figures: StoreFigures | None = None
+    moves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,8 +344,8 @@ class ContainerSupervisor:
         self.container = self.tables = None
 
     def _store_is_silent(self) -> bool:
-        """Return whether the object store leaves requests of this worker without an answer."""
-        contact = self._shared.ports.contact
+        """Return whether the object store leaves requests of this worker without an answer, and others may go on."""
+        contact = self._shared.ports.contact if self._shared.ports.moves else None
         now_s = asyncio.get_running_loop().time()
         return contact is not None and contact.silent_s(now_s) >= limits.WORKER_STORE_SILENT_REPORT_S
 

@@ -24,12 +24,13 @@ from tailrace.segmentstore.server.budgets import InFlightBudget
 from tailrace.segmentstore.server.listener import SegmentStoreServer
 from tailrace.segmentstore.worker.folder_logs import folder_logs
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
-from tailrace.storage.contact import StoreContact, with_contact
+from tailrace.storage.contact import StoreContact, keep_contact, with_contact
 from tailrace.storage.obstores import open_object_store, probe
 from tailrace.storage.probe_objects import delete_left_overs
 
 if TYPE_CHECKING:
     import socket
+    from typing import NoReturn
 
     from tailrace.cluster.data_folder import LogKind
     from tailrace.common.ports import Clock, Entropy
@@ -102,6 +103,7 @@ class StoreService:
             entropy=self._entropy,
             cluster_id=cluster_id,
             log_opened=logs.log_opened,
+            contact=self._contact,
             figures=self._contact.figures,
         )
         self.worker = Worker(spec.container_count, spec.owned, budgets, ports)
@@ -109,6 +111,7 @@ class StoreService:
         await self.worker.start(on_full_disks=known)
         if trouble:
             self._report_until_available(store, trouble)
+        self._keep_contact(store)
         in_flight = InFlightBudget(budgets.in_flight_bytes)
         self.server = SegmentStoreServer(
             self.worker, in_flight, self._clock, self._entropy, connections_max=self._connections_max
@@ -145,20 +148,38 @@ class StoreService:
     def _report_until_available(self, store: ObjectStore, trouble: str) -> None:
         """Report in the log and in the worker's health that Tier 2 takes no objects, until it does."""
         _logger.error("tier2_takes_no_objects", reason=trouble)
-        self.worker.tier2_trouble = trouble
+        self.worker.start_trouble = trouble
         probing = asyncio.get_running_loop().create_task(self._probe_until_available(store))
         self._stack.push_async_callback(_cancelled, probing)
 
     async def _probe_until_available(self, store: ObjectStore) -> None:
-        while self.worker.tier2_trouble:
+        while self.worker.start_trouble:
             await asyncio.sleep(limits.STORAGE_RETRY_MAX_S)
             try:
                 await probe(store, self._entropy.token(8).hex(), self._tier2_place)
             except (UnavailableError, StartError) as error:
-                self.worker.tier2_trouble = str(error)
+                self.worker.start_trouble = str(error)
             else:
-                self.worker.tier2_trouble = ""
+                self.worker.start_trouble = ""
                 _logger.warning("tier2_takes_objects", place=self._tier2_place)
+
+    def _keep_contact(self, store: ObjectStore) -> None:
+        """Follow whether Tier 2 answers, and report in the log when it does no more, and when it does again."""
+        loop = asyncio.get_running_loop()
+        contacting = keep_contact(store, self._contact, CLUSTER_KEY, limits.FOLDER_STORE_PROBE_S)
+        for task in (loop.create_task(contacting), loop.create_task(self._report_silence())):
+            self._stack.push_async_callback(_cancelled, task)
+
+    async def _report_silence(self) -> NoReturn:
+        loop, silent = asyncio.get_running_loop(), False
+        while True:
+            trouble = self._contact.trouble(loop.time())
+            if trouble and not silent:
+                _logger.error("object_store_does_not_serve", place=self._tier2_place, reason=trouble)
+            elif silent and not trouble:
+                _logger.warning("object_store_serves_again", place=self._tier2_place)
+            silent = bool(trouble)
+            await asyncio.sleep(limits.WORKER_STORE_PROBE_S / 4)
 
     @property
     def _tier2_place(self) -> str:

@@ -62,7 +62,7 @@ class Worker:
         self._routes: dict[str, int] = {}
         self._compaction: asyncio.Task[None] | None = None
         self._closed = False
-        self.tier2_trouble = ""
+        self.start_trouble = ""
         """Why Tier 2 has taken no objects since the start; empty: it does."""
 
     # -- lifecycle -----------------------------------------------------------------------------------------------
@@ -237,6 +237,13 @@ class Worker:
         """Return for how long the object store has not answered; None: that is not followed."""
         contact = self._shared.ports.contact
         return None if contact is None else contact.silent_s(asyncio.get_running_loop().time())
+
+    @property
+    def tier2_trouble(self) -> str:
+        """Return why Tier 2 takes no objects, or that it does not answer or refuses requests; empty: it serves."""
+        contact = self._shared.ports.contact
+        silent = "" if contact is None else contact.trouble(asyncio.get_running_loop().time())
+        return self.start_trouble or silent
 
     @property
     def store_figures(self) -> StoreFigures | None:

@@ -72,7 +72,9 @@ class Cluster:
             self.opened[container_id] = MemoryLog(self.logs[container_id])
             return self.opened[container_id]
 
-        ports = WorkerPorts(self.store, open_log, take, SystemClock(), SystemEntropy(), b"c" * 16, contact=contact)
+        ports = WorkerPorts(
+            self.store, open_log, take, SystemClock(), SystemEntropy(), b"c" * 16, contact=contact, moves=True
+        )
         return Worker(COUNT, owned, budgets_for(64 * limits.MIB, COUNT), ports)
 
 
