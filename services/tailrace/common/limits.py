@@ -274,6 +274,7 @@ ATTRIBUTES_LOOKED_UP_AT_ONCE_MAX: Final = 16  # one by one, in index pages in me
 ATTRIBUTE_PAGES_CACHED_MAX_BYTES: Final = 16 * MIB  # index pages of one container
 DAMAGE_RETRY_S: Final = 60.0  # before a damaged attribute index is read again: an operator may have restored the object
 ATTRIBUTE_PAGE_READS_MAX: Final = 16  # pages of one index that one call reads at once
+ATTRIBUTE_READ_GAP_MAX_BYTES: Final = 64 * KIB  # between two of them that one request reads
 ATTRIBUTE_INDEX_LENGTH_FACTOR: Final = 1.75  # of its live pages: a longer index moves several pages with a batch
 ATTRIBUTE_CHANGES_PER_MOVE: Final = 4  # changes of a batch for each page that it may move then
 ATTRIBUTE_MOVES_MAX: Final = 64  # pages that one flush of a large index moves

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tailrace.cli.bench.result import Row, row
-from tailrace.segmentstore.attributes import IndexState, get_many, update
+from tailrace.segmentstore.attributes import IndexState, PageReader, get_many, update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,10 +57,8 @@ class System(Protocol):
         ...
 
 
-class OwnIndex:
+class OwnIndex(PageReader):
     """Our index over a segment in memory. Of a plain one, which may get 30 GB long, it keeps the live pages, too."""
-
-    place = "benchmark"
 
     def __init__(self, *, compact: bool) -> None:
         self.kind = "compacted" if compact else "plain"
@@ -68,6 +66,11 @@ class OwnIndex:
         self._state = IndexState()
         self._pages: dict[int, bytes] = {}
         self._read: set[int] = set()
+
+    @property
+    def place(self) -> str:
+        """See PageReader.place."""
+        return "benchmark"
 
     async def read(self, offset: int, length: int) -> bytes:
         """See PageReader.read."""

@@ -46,13 +46,34 @@ def cache(
 
 def index(
     count: Annotated[int, typer.Option(min=1, help="Attributes of the segment.")] = 1_000_000,
+    keys: Annotated[
+        int, typer.Option(min=0, help="Instead, measure an index of so many attributes in a container; 0: do not.")
+    ] = 0,
+    update_rate: Annotated[float, typer.Option(min=1.0, help="With --keys: random updates a second.")] = 2000.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="With --keys: how long the updates are measured.")] = 60.0,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --keys: parent of the temporary folder.", show_default="the system's"),
+    ] = None,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """Measure the attribute index, with and without compaction: sorted inserts, random updates; SQLite, RocksDB."""
-    from tailrace.cli.bench import index as benchmark
+    """Measure the attribute index, with and without compaction: sorted inserts, random updates; SQLite, RocksDB.
 
-    report_rows("index", run(benchmark.rows(count, note=note_case)), json, plot)
+    With --keys, measure a large index in a container: random updates at a fixed rate beside a writer of bytes.
+    """
+    if not keys:
+        from tailrace.cli.bench import index as benchmark
+
+        report_rows("index", run(benchmark.rows(count, note=note_case)), json, plot)
+        return
+    import logging
+
+    from tailrace.cli.bench.large_index import measure_large_index
+    from tailrace.common.logs import configure_logs
+
+    configure_logs(logging.ERROR)  # the container runs in this process
+    report_rows("index", run(measure_large_index(folder, keys, update_rate, seconds, note_case)), json, plot)
 
 
 def durable_log(

@@ -18,6 +18,7 @@ from tailrace.segmentstore.attributes.page import LEAF_VALUE_BYTES
 from tailrace.segmentstore.attributes.pages import (
     CachedSegmentPages,
     PageCache,
+    PageKey,
     PageNotCachedError,
     PageReads,
     PageRoom,
@@ -40,10 +41,11 @@ _PAGES_MAX_BYTES = limits.ATTRIBUTE_PAGES_CACHED_MAX_BYTES
 
 
 class AttributeFlush(NamedTuple):
-    """New pages in Tier 2: the operation that commits them, and the updates that are in them."""
+    """New pages in Tier 2: the operation that commits them, the updates in them, the pages that they replace."""
 
     operation: ops.CommitIndex
     items: list[tuple[bytes, int]]
+    replaced: list[PageKey]
 
 
 class AttributeStore:
@@ -278,31 +280,26 @@ class AttributeStore:
         `limits.FLUSH_INDEX_MAX_BYTES`; of a large index a few pages more if no two of its leaves have the same parent.
         Raises CorruptionError for a damaged page.
         """
-        state, reader = self._state(segment), self._reader(segment)
+        state = self._state(segment)
         small = _may_rewrite_all(state)
         try:
             if small:
                 batch, moves_max = segment.dirty.oldest(limits.FLUSH_ATTRIBUTES_BATCH_MAX), None
             else:
-                batch, moves_max = await _neighbours(segment, state, reader), limits.ATTRIBUTE_MOVES_MAX
+                batch = await _neighbours(segment, state, self._reader(segment))
+                moves_max = limits.ATTRIBUTE_MOVES_MAX
             if not batch.items:
                 return None
             keys = sorted(key for key, _ in batch.items)
             changes = [(key, None if (value := segment.committed[key]) == NULL_ATTRIBUTE else value) for key in keys]
+            reader = SegmentPages(segment, self._reads, keep_leaves=False)
             update = await index.update(state, changes, reader, moves_max=moves_max)
+            replaced = [reader.key_of(*place) for place in update.replaced if place[0] < state.length]
         except CorruptionError as error:
             self._damaged(segment, error)
             raise
         self._forget_damage(segment)
-        state = update.state
-        root = ops.IndexRoot(
-            root_offset=state.root_offset,
-            root_length=state.root_length,
-            start_offset=state.start_offset,
-            length=state.length,
-            live_bytes=state.live_bytes,
-            flushed_through=batch.flushed_through,
-        )
+        root = root_of(update.state, batch.flushed_through)
         pages: list[ChunkRef] = []
         if update.data:
             section = Section(segment.segment_id, segment.name + "$attributes.index", segment.index.length, update.data)
@@ -310,7 +307,12 @@ class AttributeStore:
             self._reads.cache.put_written(pages[0], update)
         if not small:
             segment.dirty.flushed_to(batch.items[-1][0])
-        return AttributeFlush(ops.CommitIndex(segment.segment_id, root, pages), batch.items)
+        return AttributeFlush(ops.CommitIndex(segment.segment_id, root, pages), batch.items, replaced)
+
+    def flushed(self, segment: Segment, flush: AttributeFlush) -> None:
+        """Forget, after the commit of a flush, the updates that the index holds now, and the pages that it lost."""
+        segment.dirty.settle_items(flush.items)
+        self._reads.cache.forget(flush.replaced)
 
     def evict(self, segment: Segment) -> None:
         """Evict values after a flush, which the index holds: of this segment when it has too many, then of all."""
@@ -318,6 +320,18 @@ class AttributeStore:
         if len(segment.latest) > bound and segment.index.root_length:
             segment.evict_values(len(segment.latest) - bound // 2, limits.ATTRIBUTES_EVICTION_SCAN_MAX)
         self._count_values(segment)
+
+
+def root_of(state: index.IndexState, flushed_through: int) -> ops.IndexRoot:
+    """Return what the log holds of an index."""
+    return ops.IndexRoot(
+        root_offset=state.root_offset,
+        root_length=state.root_length,
+        start_offset=state.start_offset,
+        length=state.length,
+        live_bytes=state.live_bytes,
+        flushed_through=flushed_through,
+    )
 
 
 def _keep(segment: Segment, wanted: Sequence[bytes], found: dict[bytes, int]) -> None:

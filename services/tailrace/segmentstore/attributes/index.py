@@ -41,6 +41,10 @@ class PageReader(Protocol):
         """Return exactly these bytes. A view must stay valid until the call that reads it returns."""
         ...
 
+    async def read_many(self, places: Sequence[tuple[int, int]]) -> Sequence[Buffer | PageBytes]:
+        """Return the bytes of several pages: offset and length of each. See `read`."""
+        return await asyncio.gather(*(self.read(offset, length) for offset, length in places))
+
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
@@ -85,12 +89,19 @@ async def load_page(
     Raises:
         CorruptionError: the reference or the page is wrong.
     """
+    _check_child(state, child, parent_offset, pages)
+    return _decoded(state, child, await pages.read(child.offset, child.length), pages, verify=verify)
+
+
+def _check_child(state: IndexState, child: Child, parent_offset: int, pages: PageReader) -> None:
     if not state.start_offset <= child.offset < child.offset + child.length <= parent_offset:
         raise CorruptionError(
             f"{pages.place}, attribute page at {parent_offset}",
             f"child at [{child.offset}, +{child.length}) is not in [{state.start_offset}, {parent_offset})",
         )
-    data = await pages.read(child.offset, child.length)
+
+
+def _decoded(state: IndexState, child: Child, data: Buffer | PageBytes, pages: PageReader, *, verify: bool) -> Page:
     if isinstance(data, PageBytes):
         return data.page(state.key_length, child.offset, pages.place, verify=verify)
     return decode_page(data, state.key_length, child.offset, child.length, pages.place)
@@ -99,9 +110,16 @@ async def load_page(
 async def load_children(
     state: IndexState, page: Page, indices: Sequence[int], pages: PageReader, *, verify: bool = True
 ) -> list[Page]:
-    """Return the children at these indices, read concurrently; at most ``limits.ATTRIBUTE_PAGE_READS_MAX`` of them."""
-    loads = [load_page(state, page.child(index), page.offset, pages, verify=verify) for index in indices]
-    return [await loads[0]] if len(loads) == 1 else await asyncio.gather(*loads)
+    """Return the children at these indices, read together; at most ``limits.ATTRIBUTE_PAGE_READS_MAX`` of them."""
+    children = [page.child(index) for index in indices]
+    if len(children) == 1:
+        return [await load_page(state, children[0], page.offset, pages, verify=verify)]
+    for child in children:
+        _check_child(state, child, page.offset, pages)
+    found = await pages.read_many([(child.offset, child.length) for child in children])
+    return [
+        _decoded(state, child, data, pages, verify=verify) for child, data in zip(children, found, strict=True)
+    ]
 
 
 def route(page: Page, keys: Sequence[bytes]) -> list[tuple[int, int, int]]:

@@ -37,6 +37,10 @@ class PageKind(enum.IntEnum):
     INDEX = 2
 
 
+_KIND_AT: Final = 5  # in the header
+_INDEX_KIND: Final = bytes([PageKind.INDEX])
+
+
 class Child(NamedTuple):
     """Where a page is, and the lowest offset of any page in the subtree below (and including) it."""
 
@@ -86,6 +90,11 @@ class PageBytes:
     def __init__(self, data: Buffer) -> None:
         self.data = data
         self._decoded: Page | None = None
+
+    @property
+    def is_index(self) -> bool:
+        """Whether its header says that it is a page above leaves; nothing is verified."""
+        return self.data[_KIND_AT : _KIND_AT + 1] == _INDEX_KIND
 
     def page(self, key_length: int, offset: int, place: str, *, verify: bool) -> Page:
         """Return the page, verified now or by an earlier call. Raises as `decode_page`."""

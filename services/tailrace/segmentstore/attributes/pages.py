@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore.attributes.page import PageBytes, PageKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from tailrace.segmentstore.attributes.update import IndexUpdate
     from tailrace.segmentstore.metadata.fields import ChunkRef
     from tailrace.segmentstore.metadata.segment import Segment
@@ -47,29 +51,37 @@ class PageRoom:
 
 
 class PageCache:
-    """Recently used index pages of one container, bounded in bytes for itself and together with its siblings."""
+    """Recently used index pages of one container, bounded in bytes for itself and together with its siblings.
+
+    Leaves leave first, while pages above them have no more than half of the bound: each of those leads to a thousand
+    leaves, so that a lookup reads one leaf at most. Flushes go round the leaves and would drive all others out.
+    """
 
     def __init__(self, max_bytes: int, room: PageRoom | None = None) -> None:
-        self._pages: OrderedDict[PageKey, PageBytes] = OrderedDict()
+        self._leaves: OrderedDict[PageKey, PageBytes] = OrderedDict()
+        self._above: OrderedDict[PageKey, PageBytes] = OrderedDict()
         self._max_bytes = max_bytes
         self._room = room or PageRoom(max_bytes)
         self._closed = False
         self.used_bytes = 0
+        self._above_bytes = 0
 
     def get(self, key: PageKey) -> PageBytes | None:
         """Return a page; None when it is not cached."""
-        page = self._pages.get(key)
-        if page is not None:
-            self._pages.move_to_end(key)
-        return page
+        for pages in (self._above, self._leaves):
+            page = pages.get(key)
+            if page is not None:
+                pages.move_to_end(key)
+                return page
+        return None
 
     def put(self, key: PageKey, page: PageBytes) -> None:
         """Cache a page; drop the least recently used ones beyond the bound."""
-        if self._closed or key in self._pages:
+        if self._closed or key in self._leaves or key in self._above:
             return
-        self._pages[key] = page
+        (self._above if page.is_index else self._leaves)[key] = page
         self._room.joined(self)
-        self._count(len(page.data))
+        self._count(page, 1)
         while self.used_bytes > self._max_bytes:
             self.forget_oldest()
         self._room.make_room()
@@ -77,7 +89,7 @@ class PageCache:
     def put_written(self, ref: ChunkRef, update: IndexUpdate) -> None:
         """Cache the pages of an update: at most half of the bound, index pages before leaves, the root last."""
         wanted = sorted(update.pages, key=lambda page: page.kind is PageKind.INDEX)
-        left = min(self._max_bytes, self._room.max_bytes) // 2
+        left = self._half_bytes
         first = len(wanted)
         while first and wanted[first - 1].length <= left:
             first -= 1
@@ -88,21 +100,38 @@ class PageCache:
             data = PageBytes(update.data[at : at + page.length])
             self.put(PageKey(ref.object_key, page.offset, page.length), data)
 
+    @property
+    def _half_bytes(self) -> int:
+        return min(self._max_bytes, self._room.max_bytes) // 2
+
     def forget_oldest(self) -> None:
-        """Drop the least recently used page."""
-        _, old = self._pages.popitem(last=False)
-        self._count(-len(old.data))
+        """Drop the least recently used leaf; without one, or with too many pages above them, one of those."""
+        above = not self._leaves or self._above_bytes > self._half_bytes
+        _, old = (self._above if above else self._leaves).popitem(last=False)
+        self._count(old, -1)
+
+    def forget(self, keys: Iterable[PageKey]) -> None:
+        """Drop pages that no root leads to any more; a lookup that began before reads them again."""
+        for key in keys:
+            page = self._above.pop(key, None) or self._leaves.pop(key, None)
+            if page is not None:
+                self._count(page, -1)
 
     def close(self) -> None:
         """Drop all pages, and take no more."""
         self._closed = True
-        self._pages.clear()
-        self._count(-self.used_bytes)
+        self._leaves.clear()
+        self._above.clear()
+        self._room.used_bytes -= self.used_bytes
+        self.used_bytes = self._above_bytes = 0
         self._room.left(self)
 
-    def _count(self, length_bytes: int) -> None:
+    def _count(self, page: PageBytes, sign: int) -> None:
+        length_bytes = sign * len(page.data)
         self.used_bytes += length_bytes
         self._room.used_bytes += length_bytes
+        if page.is_index:
+            self._above_bytes += length_bytes
 
 
 class PageReads:
@@ -112,22 +141,46 @@ class PageReads:
         self.cache = cache
         self._tier2 = tier2
 
-    async def read(self, ref: ChunkRef, key: PageKey) -> PageBytes:
-        """Return a page's bytes. Raises what `ChunkObjects.read_exact` and `SharedReads.read` raise."""
-        return await self._tier2.shared.read(key, lambda: self._read(ref, key))
+    def is_under_way(self, key: PageKey) -> bool:
+        """Return whether some call reads the page now."""
+        return key in self._tier2.shared
 
-    async def _read(self, ref: ChunkRef, key: PageKey) -> PageBytes:
-        page = PageBytes(await self._tier2.read_exact(ref, key.offset, key.length))
-        self.cache.put(key, page)
+    async def read(self, ref: ChunkRef, key: PageKey, run: PageKey | None = None, *, keep: bool = True) -> PageBytes:
+        """Return a page's bytes, read with all of the run around it if there is one.
+
+        With `keep` a leaf stays in memory; pages above leaves do so anyway. Raises what `ChunkObjects.read_exact` and
+        `SharedReads.read` raise.
+        """
+        return await self._tier2.shared.read(key, lambda: self._read(ref, key, run, keep=keep))
+
+    async def _read(self, ref: ChunkRef, key: PageKey, run: PageKey | None, *, keep: bool) -> PageBytes:
+        page = PageBytes(await self._bytes(ref, key, run))
+        if keep or page.is_index:
+            self.cache.put(key, page)
         return page
+
+    async def _bytes(self, ref: ChunkRef, key: PageKey, run: PageKey | None) -> bytes:
+        if run is not None:
+            try:
+                read = self._tier2.read_exact
+                data = await self._tier2.shared.read(run, lambda: read(ref, run.offset, run.length))
+            except CorruptionError:
+                pass  # perhaps of another page, or of what lies between them
+            else:
+                return data[key.offset - run.offset : key.offset - run.offset + key.length]
+        return await self._tier2.read_exact(ref, key.offset, key.length)
 
 
 class SegmentPages:
-    """Reads the pages of one segment's index; implements the `PageReader` port."""
+    """Reads the pages of one segment's index; implements the `PageReader` port.
 
-    def __init__(self, segment: Segment, reads: PageReads) -> None:
+    Without ``keep_leaves`` the leaves that it reads from Tier 2 do not stay in memory: an update replaces them.
+    """
+
+    def __init__(self, segment: Segment, reads: PageReads, *, keep_leaves: bool = True) -> None:
         self._segment = segment
         self._reads = reads
+        self._keep_leaves = keep_leaves
 
     @property
     def place(self) -> str:
@@ -138,13 +191,59 @@ class SegmentPages:
         """Return a page's bytes. Raises CorruptionError for one that was truncated, too."""
         ref, key = self._find(offset, length)
         page = self._reads.cache.get(key)
-        return page if page is not None else await self._reads.read(ref, key)
+        return page if page is not None else await self._reads.read(ref, key, keep=self._keep_leaves)
+
+    async def read_many(self, places: Sequence[tuple[int, int]]) -> Sequence[PageBytes]:
+        """Return the bytes of pages. Those that lie near one another in an object are read with one request."""
+        keep = self._keep_leaves
+        keys: list[PageKey] = []
+        found: dict[PageKey, PageBytes] = {}
+        cold: list[tuple[ChunkRef, PageKey]] = []
+        for offset, length in places:
+            ref, key = self._find(offset, length)
+            keys.append(key)
+            page = self._reads.cache.get(key)
+            if page is None:
+                cold.append((ref, key))
+            else:
+                found[key] = page
+        new = [(ref, key) for ref, key in cold if not self._reads.is_under_way(key)]
+        runs = _runs(key for _, key in new)
+        reads = [self._reads.read(ref, key, runs.get(key), keep=keep) for ref, key in cold]
+        pages = await asyncio.gather(*reads) if len(reads) > 1 else [await each for each in reads]
+        found.update(zip((key for _, key in cold), pages, strict=True))
+        return [found[key] for key in keys]
+
+    def key_of(self, offset: int, length: int) -> PageKey:
+        """Return the key of a page. Raises CorruptionError for one that was truncated."""
+        return self._find(offset, length)[1]
 
     def _find(self, offset: int, length: int) -> tuple[ChunkRef, PageKey]:
         ref = self._segment.index_pages.find(offset)
         if ref is None or ref.end < offset + length:
             raise CorruptionError(f"{self.place} at {offset}", "no object holds this page")
         return ref, PageKey(ref.object_key, offset, length)
+
+
+def _runs(keys: Iterable[PageKey]) -> dict[PageKey, PageKey]:
+    """Return, for each of several pages that lie near one another in an object, the range that holds all of them."""
+    groups: list[list[PageKey]] = []
+    for key in sorted(keys):
+        last = groups[-1][-1] if groups else None
+        if (
+            last is None
+            or last.object_key != key.object_key
+            or key.offset - (last.offset + last.length) > limits.ATTRIBUTE_READ_GAP_MAX_BYTES
+        ):
+            groups.append([])
+        groups[-1].append(key)
+    found: dict[PageKey, PageKey] = {}
+    for group in groups:
+        if len(group) > 1:
+            first, last = group[0], group[-1]
+            run = PageKey(first.object_key, first.offset, last.offset + last.length - first.offset)
+            found.update(dict.fromkeys(group, run))
+    return found
 
 
 class PageNotCachedError(Exception):
@@ -156,8 +255,7 @@ class CachedSegmentPages(SegmentPages):
 
     async def read(self, offset: int, length: int) -> PageBytes:
         """Return a page's bytes. Raises PageNotCachedError."""
-        _, key = self._find(offset, length)
-        page = self._reads.cache.get(key)
+        page = self._reads.cache.get(self.key_of(offset, length))
         if page is None:
             raise PageNotCachedError
         return page

@@ -56,14 +56,19 @@ class IndexUpdate:
     """Outcome of a batch.
 
     ``data`` is to be appended at the old state's ``length``; once it is stored, ``state`` may be committed, and then
-    everything below ``state.start_offset`` be truncated. ``obsolete_bytes`` is the length of the pages that the batch
-    replaced, ``pages`` are the pages in ``data``, in order.
+    everything below ``state.start_offset`` be truncated. ``replaced`` are offset and length of the pages that the new
+    root does not lead to any more, ``pages`` are the pages in ``data``, in order.
     """
 
     data: bytes
     state: IndexState
-    obsolete_bytes: int
+    replaced: Sequence[tuple[int, int]] = ()
     pages: Sequence[WrittenPage] = ()
+
+    @property
+    def obsolete_bytes(self) -> int:
+        """Length of the replaced pages."""
+        return sum(length for _, length in self.replaced)
 
 
 class _Content(NamedTuple):
@@ -95,7 +100,7 @@ async def update(
     """
     _check_changes(state, changes)
     if not changes:
-        return IndexUpdate(b"", state, 0)
+        return IndexUpdate(b"", state)
     return await _Batch(state, pages).apply(changes, moves_max, move_lowest=move_lowest)
 
 
@@ -115,7 +120,7 @@ class _Batch:
         self._written: dict[int, tuple[Buffer, ...]] = {}
         self._pages_written: list[WrittenPage] = []
         self._length = state.length
-        self._obsolete = 0
+        self._replaced: list[tuple[int, int]] = []
         self._move_below = state.length - int(limits.ATTRIBUTE_INDEX_LENGTH_FACTOR * state.live_bytes)
         self._moves_left = 0
 
@@ -138,18 +143,18 @@ class _Batch:
     def _result(self, root: Child | None) -> IndexUpdate:
         old = self._state
         data = b"".join(itertools.chain.from_iterable(self._written.values()))
-        live = old.live_bytes + len(data) - self._obsolete
+        live = old.live_bytes + len(data) - sum(length for _, length in self._replaced)
         if root is None:
             state = IndexState(0, 0, self._length, self._length, 0, old.key_length)
         else:
             state = IndexState(root.offset, root.length, root.lowest, self._length, live, old.key_length)
-        return IndexUpdate(data, state, self._obsolete, self._pages_written)
+        return IndexUpdate(data, state, self._replaced, self._pages_written)
 
     async def _rewrite(
         self, page: Page, changes: Sequence[tuple[bytes, bytes | None]], *, move_lowest: bool
     ) -> _Content:
         """Return the new entries of a page after its changes; write its changed children first."""
-        self._obsolete += page.length
+        self._replaced.append((page.offset, page.length))
         if page.kind is PageKind.INDEX:
             changes = await self._rewrite_children(page, changes, move_lowest=move_lowest)
         entries = merge(page.entries, page.key_length, page.value_length, page.count, changes)
@@ -233,7 +238,7 @@ class _Batch:
             page = await self._load_any(root)
             if page.kind is PageKind.LEAF or page.count > 1:
                 return root
-            self._obsolete += page.length
+            self._replaced.append((page.offset, page.length))
             root = page.child(0)
 
     async def _load_any(self, child: Child) -> Page:

@@ -106,7 +106,7 @@ class AttributeWriter:
             return  # of this segment only, which keeps its values in memory; or it was deleted meanwhile
         if flush is not None:
             await ports.commit(flush.operation)
-            segment.dirty.settle_items(flush.items)
+            self._attributes.flushed(segment, flush)
             self.flushes += 1
         self._queue.attributes_flushed(segment)
         self._attributes.evict(segment)

@@ -41,6 +41,11 @@ class SharedReads:
     def __len__(self) -> int:
         return len(self._reads)
 
+    def __contains__(self, key: Hashable) -> bool:
+        """Return whether a read of `key` is under way."""
+        read = self._reads.get(key)
+        return read is not None and not read.task.done()
+
     def join(self, key: Hashable, begin: Callable[[], Coroutine[Any, Any, T]]) -> SharedRead[T]:
         """Join the read of `key`, or begin it. Await `SharedRead.result` afterwards, exactly once.
 

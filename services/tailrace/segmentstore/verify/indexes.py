@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common.errors import CorruptionError, FormatVersionError, NotFoundError
-from tailrace.segmentstore.attributes import IndexState
+from tailrace.segmentstore.attributes import IndexState, PageReader
 from tailrace.segmentstore.attributes.index import load_page
 from tailrace.segmentstore.attributes.page import Child, PageKind
 from tailrace.storage import chunks
@@ -32,7 +32,7 @@ class _Below(NamedTuple):
     length_bytes: int
 
 
-class IndexWalk:
+class IndexWalk(PageReader):
     """Walks the index of one segment. ``intact`` is False afterwards when a page is damaged."""
 
     def __init__(self, segment: Segment, store: ObjectStore, report: ContainerReport) -> None:

@@ -338,7 +338,11 @@ def _index_pages_cached_by_name(patch: pytest.MonkeyPatch) -> None:
             self._reads.cache.put(by_name, page)
         return page
 
+    async def read_many(self: SegmentPages, places: Sequence[tuple[int, int]]) -> list[PageBytes]:
+        return [await read(self, offset, length) for offset, length in places]
+
     patch.setattr(SegmentPages, "read", read)
+    patch.setattr(SegmentPages, "read_many", read_many)
 
 
 @bug(

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from tailrace.segmentstore.attributes import IndexState, IndexUpdate, update
+from tailrace.segmentstore.attributes import IndexState, IndexUpdate, PageReader, update
 
 
-class MemorySegment:
+class MemorySegment(PageReader):
     """Append-only bytes with a start offset; implements the `PageReader` port."""
 
     def __init__(self, key_length: int = 16) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, CorruptionError, FormatVersionError
 from tailrace.kernel import crc32c
-from tailrace.segmentstore.attributes import IndexState, get_many
+from tailrace.segmentstore.attributes import IndexState, PageReader, get_many
 from tailrace.segmentstore.attributes.page import (
     Buffer,
     Child,
@@ -112,11 +112,13 @@ def test_page_without_or_with_too_many_entries_is_never_written() -> None:
         encode_page(PageKind.LEAF, 16, bytes(24 * 1365), 0)
 
 
-class _OnePage:
-    place = "scope/stream/1"
-
+class _OnePage(PageReader):
     def __init__(self, data: bytes) -> None:
         self.data = data
+
+    @property
+    def place(self) -> str:
+        return "scope/stream/1"
 
     async def read(self, offset: int, length: int) -> bytes:
         return self.data[:length]
