@@ -315,9 +315,13 @@ class AttributeStore:
         self._reads.cache.forget(flush.replaced)
 
     def evict(self, segment: Segment) -> None:
-        """Evict values after a flush, which the index holds: of this segment when it has too many, then of all."""
+        """Evict values after a flush, which the index holds: of this segment when it has too many, then of all.
+
+        Not for a few of them: the search looks at as many values that the index lacks, and a large index is flushed
+        again and again while thousands of those wait.
+        """
         bound = limits.ATTRIBUTES_IN_MEMORY_PER_SEGMENT_MAX
-        if len(segment.latest) > bound and segment.index.root_length:
+        if len(segment.latest) > bound and segment.clean_values > bound // 2 and segment.index.root_length:
             segment.evict_values(len(segment.latest) - bound // 2, limits.ATTRIBUTES_EVICTION_SCAN_MAX)
         self._count_values(segment)
 

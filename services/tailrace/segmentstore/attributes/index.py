@@ -117,9 +117,7 @@ async def load_children(
     for child in children:
         _check_child(state, child, page.offset, pages)
     found = await pages.read_many([(child.offset, child.length) for child in children])
-    return [
-        _decoded(state, child, data, pages, verify=verify) for child, data in zip(children, found, strict=True)
-    ]
+    return [_decoded(state, child, data, pages, verify=verify) for child, data in zip(children, found, strict=True)]
 
 
 def route(page: Page, keys: Sequence[bytes]) -> list[tuple[int, int, int]]:

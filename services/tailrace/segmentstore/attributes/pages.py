@@ -145,30 +145,45 @@ class PageReads:
         """Return whether some call reads the page now."""
         return key in self._tier2.shared
 
-    async def read(self, ref: ChunkRef, key: PageKey, run: PageKey | None = None, *, keep: bool = True) -> PageBytes:
-        """Return a page's bytes, read with all of the run around it if there is one.
+    async def read(self, ref: ChunkRef, key: PageKey, run: PageKey | None = None) -> PageBytes:
+        """Return a page's bytes, which stay in memory; with `run` read all of that range, as others do meanwhile.
 
-        With `keep` a leaf stays in memory; pages above leaves do so anyway. Raises what `ChunkObjects.read_exact` and
-        `SharedReads.read` raise.
+        Raises what `ChunkObjects.read_exact` and `SharedReads.read` raise.
         """
-        return await self._tier2.shared.read(key, lambda: self._read(ref, key, run, keep=keep))
+        return await self._tier2.shared.read(key, lambda: self._read(ref, key, run))
 
-    async def _read(self, ref: ChunkRef, key: PageKey, run: PageKey | None, *, keep: bool) -> PageBytes:
-        page = PageBytes(await self._bytes(ref, key, run))
-        if keep or page.is_index:
-            self.cache.put(key, page)
+    async def _read(self, ref: ChunkRef, key: PageKey, run: PageKey | None) -> PageBytes:
+        if run is None:
+            (page,) = await self.read_run(ref, key, [key])
+        else:
+            read = self._tier2.read_exact
+            try:
+                data = await self._tier2.shared.read(run, lambda: read(ref, run.offset, run.length))
+            except CorruptionError:  # perhaps of another page, or of what lies between them
+                data = await read(ref, key.offset, key.length)
+                run = key
+            page = _cut(data, run, key)
+        self.cache.put(key, page)
         return page
 
-    async def _bytes(self, ref: ChunkRef, key: PageKey, run: PageKey | None) -> bytes:
-        if run is not None:
-            try:
-                read = self._tier2.read_exact
-                data = await self._tier2.shared.read(run, lambda: read(ref, run.offset, run.length))
-            except CorruptionError:
-                pass  # perhaps of another page, or of what lies between them
-            else:
-                return data[key.offset - run.offset : key.offset - run.offset + key.length]
-        return await self._tier2.read_exact(ref, key.offset, key.length)
+    async def read_run(self, ref: ChunkRef, run: PageKey, keys: Sequence[PageKey]) -> list[PageBytes]:
+        """Return the bytes of pages within a range that is read at once; leaves do not stay in memory."""
+        try:
+            data = await self._tier2.read_exact(ref, run.offset, run.length)
+        except CorruptionError:
+            if len(keys) == 1:
+                raise
+            return [page for key in keys for page in await self.read_run(ref, key, [key])]
+        pages = [_cut(data, run, key) for key in keys]
+        for key, page in zip(keys, pages, strict=True):
+            if page.is_index:
+                self.cache.put(key, page)
+        return pages
+
+
+def _cut(data: bytes, run: PageKey, key: PageKey) -> PageBytes:
+    at = key.offset - run.offset
+    return PageBytes(data[at : at + key.length])
 
 
 class SegmentPages:
@@ -191,28 +206,40 @@ class SegmentPages:
         """Return a page's bytes. Raises CorruptionError for one that was truncated, too."""
         ref, key = self._find(offset, length)
         page = self._reads.cache.get(key)
-        return page if page is not None else await self._reads.read(ref, key, keep=self._keep_leaves)
+        if page is not None:
+            return page
+        if self._keep_leaves:
+            return await self._reads.read(ref, key)
+        return (await self._reads.read_run(ref, key, [key]))[0]
 
     async def read_many(self, places: Sequence[tuple[int, int]]) -> Sequence[PageBytes]:
         """Return the bytes of pages. Those that lie near one another in an object are read with one request."""
-        keep = self._keep_leaves
         keys: list[PageKey] = []
         found: dict[PageKey, PageBytes] = {}
-        cold: list[tuple[ChunkRef, PageKey]] = []
+        cold: dict[PageKey, ChunkRef] = {}
         for offset, length in places:
             ref, key = self._find(offset, length)
             keys.append(key)
             page = self._reads.cache.get(key)
             if page is None:
-                cold.append((ref, key))
+                cold[key] = ref
             else:
                 found[key] = page
-        new = [(ref, key) for ref, key in cold if not self._reads.is_under_way(key)]
-        runs = _runs(key for _, key in new)
-        reads = [self._reads.read(ref, key, runs.get(key), keep=keep) for ref, key in cold]
-        pages = await asyncio.gather(*reads) if len(reads) > 1 else [await each for each in reads]
-        found.update(zip((key for _, key in cold), pages, strict=True))
+        if cold:
+            await (self._read_shared(cold, found) if self._keep_leaves else self._read_runs(cold, found))
         return [found[key] for key in keys]
+
+    async def _read_shared(self, cold: dict[PageKey, ChunkRef], found: dict[PageKey, PageBytes]) -> None:
+        runs = _runs(key for key in cold if not self._reads.is_under_way(key))
+        within = {key: run for run, keys in runs.items() if len(keys) > 1 for key in keys}
+        reads = (self._reads.read(ref, key, within.get(key)) for key, ref in cold.items())
+        found.update(zip(cold, await asyncio.gather(*reads), strict=True))
+
+    async def _read_runs(self, cold: dict[PageKey, ChunkRef], found: dict[PageKey, PageBytes]) -> None:
+        runs = _runs(cold)
+        reads = (self._reads.read_run(cold[keys[0]], run, keys) for run, keys in runs.items())
+        for keys, pages in zip(runs.values(), await asyncio.gather(*reads), strict=True):
+            found.update(zip(keys, pages, strict=True))
 
     def key_of(self, offset: int, length: int) -> PageKey:
         """Return the key of a page. Raises CorruptionError for one that was truncated."""
@@ -225,8 +252,8 @@ class SegmentPages:
         return ref, PageKey(ref.object_key, offset, length)
 
 
-def _runs(keys: Iterable[PageKey]) -> dict[PageKey, PageKey]:
-    """Return, for each of several pages that lie near one another in an object, the range that holds all of them."""
+def _runs(keys: Iterable[PageKey]) -> dict[PageKey, list[PageKey]]:
+    """Return pages that lie near one another in an object together, by the range that holds them."""
     groups: list[list[PageKey]] = []
     for key in sorted(keys):
         last = groups[-1][-1] if groups else None
@@ -237,13 +264,11 @@ def _runs(keys: Iterable[PageKey]) -> dict[PageKey, PageKey]:
         ):
             groups.append([])
         groups[-1].append(key)
-    found: dict[PageKey, PageKey] = {}
-    for group in groups:
-        if len(group) > 1:
-            first, last = group[0], group[-1]
-            run = PageKey(first.object_key, first.offset, last.offset + last.length - first.offset)
-            found.update(dict.fromkeys(group, run))
-    return found
+    return {
+        PageKey(first.object_key, first.offset, last.offset + last.length - first.offset): group
+        for group in groups
+        for first, last in [(group[0], group[-1])]
+    }
 
 
 class PageNotCachedError(Exception):
