@@ -279,6 +279,9 @@ ATTRIBUTE_INDEX_LENGTH_FACTOR: Final = 1.75  # of its live pages: a longer index
 ATTRIBUTE_CHANGES_PER_MOVE: Final = 4  # changes of a batch for each page that it may move then
 ATTRIBUTE_MOVES_MAX: Final = 64  # pages that one flush of a large index moves
 
+REPLAYED_ATTRIBUTES_MAX: Final = 32_768  # that a recovery gathers before it applies them; they are counted once for
+REPLAYED_BYTES_PER_COUNT: Final = 1 * MIB  # of frames
+
 # -- tables -------------------------------------------------------------------------------------------------------
 TABLE_KEY_MAX_BYTES: Final = 8192
 TABLE_VALUE_MAX_BYTES: Final = MIB - 8192

@@ -26,14 +26,14 @@ if TYPE_CHECKING or PURE:
     from tailrace.kernel._cache_py import BlockCache, CacheView
     from tailrace.kernel._crc_py import crc32c, crc32c_combine, is_zero, zero_sectors
     from tailrace.kernel._frames_py import gather_events, pack_events, scan_frames, split_events, split_events_bytes
-    from tailrace.kernel._records_py import scan_appends, skip_records
+    from tailrace.kernel._records_py import LastAttributes, scan_appends, skip_records
 else:
     try:
         from tailrace.kernel._btree import find_exact, lookup_many, merge, search
         from tailrace.kernel._cache import BlockCache, CacheView
         from tailrace.kernel._crc import crc32c, crc32c_combine, is_zero, zero_sectors
         from tailrace.kernel._frames import gather_events, pack_events, scan_frames, split_events, split_events_bytes
-        from tailrace.kernel._records import scan_appends, skip_records
+        from tailrace.kernel._records import LastAttributes, scan_appends, skip_records
     except ModuleNotFoundError as error:
         raise ImportError(
             f"the native kernel is not built ({error.name} is missing): run `make setup`, or set TAILRACE_PURE=1"
@@ -48,6 +48,7 @@ __all__ = [
     "CacheFullError",
     "CacheSnapshot",
     "CacheView",
+    "LastAttributes",
     "blocks_needed",
     "crc32c",
     "crc32c_combine",

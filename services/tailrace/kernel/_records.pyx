@@ -4,6 +4,8 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
 from libc.string cimport memcmp, memcpy, memset
 
 from tailrace.kernel._records_common import RUNS_MAX as _RUNS_MAX
@@ -20,6 +22,7 @@ cdef enum:
     RUNS_MAX = 64
     PLACES = 128  # of the hash table of runs: a power of two, at most half of it used
     ROWS_AT_FIRST = 64
+    VALUES_AT_FIRST = 16
 
 cdef int64_t INT64_MAX = 0x7FFFFFFFFFFFFFFF
 
@@ -177,35 +180,87 @@ cdef bint same_ids(const unsigned char *first, const unsigned char *second, uint
     return True
 
 
-cdef int put_values(dict values, dict sequences, Run *run) except -1:
+cdef struct Last:
+    int64_t value
+    int64_t sequence
+
+
+cdef class LastAttributes:
+    cdef dict _places  # of each attribute in `_last`
+    cdef Last *_last
+    cdef Py_ssize_t _room
+
+    def __cinit__(self):
+        self._places = {}
+        self._last = NULL
+        self._room = 0
+
+    def __dealloc__(self):
+        PyMem_Free(self._last)
+
+    def __len__(self):
+        return len(self._places)
+
+    cdef int put(self, const unsigned char *key, int64_t value, int64_t sequence) except -1:
+        cdef object key_bytes = PyBytes_FromStringAndSize(<const char *>key, KEY_BYTES)
+        cdef PyObject *found = PyDict_GetItem(self._places, key_bytes)
+        cdef Py_ssize_t place
+        if found != NULL:
+            place = <Py_ssize_t><object>found
+        else:
+            place = len(self._places)
+            self.grow(place + 1)
+            self._places[key_bytes] = place
+        self._last[place].value = value
+        self._last[place].sequence = sequence
+        return 0
+
+    cdef int grow(self, Py_ssize_t count) except -1:
+        cdef Last *last
+        cdef Py_ssize_t room
+        if count > self._room:
+            room = max(<Py_ssize_t>VALUES_AT_FIRST, self._room * 2)
+            last = <Last *>PyMem_Realloc(self._last, room * sizeof(Last))
+            if last == NULL:
+                raise MemoryError
+            self._last, self._room = last, room
+        return 0
+
+    def take(self):
+        cdef Py_ssize_t place
+        cdef dict values = {}, sequences = {}
+        for key, place in self._places.items():
+            values[key] = self._last[place].value
+            sequences[key] = self._last[place].sequence
+        self._places = {}
+        PyMem_Free(self._last)
+        self._last, self._room = NULL, 0
+        return values, sequences
+
+
+cdef int put_values(LastAttributes last, Run *run) except -1:
     """Take over the attributes of the run's last append."""
     cdef Py_ssize_t index
     cdef const unsigned char *at
-    cdef object sequence = run.sequence
     for index in range(run.count):
         at = run.attributes + index * ATTRIBUTE_BYTES + 2
-        key = PyBytes_FromStringAndSize(<const char *>at, KEY_BYTES)
-        if key in values:  # insert it at the end
-            del values[key]
-            del sequences[key]
-        values[key] = load64(at + KEY_BYTES)
-        sequences[key] = sequence
+        last.put(at, load64(at + KEY_BYTES), run.sequence)
     return 0
 
 
-cdef int add_append(Scan *scan, Append *found, int number, tuple attributes, int64_t sequence) except -1:
+cdef int add_append(Scan *scan, Append *found, int number, LastAttributes last, int64_t sequence) except -1:
     cdef Run *run = &scan.runs[number]
     if found.length:
         add_row(scan, found, run)
         run.end += <int64_t>found.length
-    if found.count:
+    if found.count and last is not None:
         if run.count and (run.count != found.count or not same_ids(run.attributes, found.attributes, found.count)):
-            put_values(attributes[0], attributes[1], run)
+            put_values(last, run)
         run.attributes, run.count, run.sequence = found.attributes, found.count, sequence
     return 0
 
 
-cdef object result_of(Scan *scan, int number, const unsigned char *data, dict values, dict sequences):
+cdef object result_of(Scan *scan, int number, const unsigned char *data):
     """One run as an `AppendRun`."""
     cdef Run *run = &scan.runs[number]
     cdef Row *row
@@ -229,20 +284,28 @@ cdef object result_of(Scan *scan, int number, const unsigned char *data, dict va
         memcpy(crc_bytes + at * sizeof(uint32_t), &row.crc, sizeof(uint32_t))
         memcpy(start_bytes + at * sizeof(uint32_t), &row.start, sizeof(uint32_t))
         index = row.next
-    put_values(values, sequences, run)
-    return AppendRun(
-        run.segment_id, run.first_sequence, run.offset, joined, offsets, lengths, crcs, starts, values, sequences
-    )
+    return AppendRun(run.segment_id, run.first_sequence, run.offset, joined, offsets, lengths, crcs, starts)
 
 
-def scan_appends(payload, Py_ssize_t start, int64_t sequence, Py_ssize_t max_count):
+cdef LastAttributes last_of(dict attributes, int64_t segment_id):
+    """What is gathered of that segment; None: nothing is gathered."""
+    if attributes is None:
+        return None
+    found = attributes.get(segment_id)
+    if found is None:
+        found = attributes[segment_id] = LastAttributes()
+    return found
+
+
+def scan_appends(payload, Py_ssize_t start, int64_t sequence, Py_ssize_t max_count, dict attributes=None):
     cdef Py_buffer view
     cdef Scan scan
     cdef Append found
     cdef Py_ssize_t position = start, taken = 0
     cdef const unsigned char *data
     cdef int number, place = 0
-    cdef list attributes = []  # of each run: values and sequence numbers
+    cdef LastAttributes last
+    cdef list gathered = []  # of each run
     scan.rows, scan.row_count, scan.row_room, scan.run_count = NULL, 0, 0, 0
     memset(scan.places, 0, sizeof(scan.places))
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
@@ -261,17 +324,18 @@ def scan_appends(payload, Py_ssize_t start, int64_t sequence, Py_ssize_t max_cou
                 scan.runs[number].offset = scan.runs[number].end = found.offset
                 scan.run_count += 1
                 scan.places[place] = <uint8_t>scan.run_count
-                attributes.append(({}, {}))
+                gathered.append(last_of(attributes, found.segment_id))
             elif found.offset != scan.runs[number].end:
                 break
-            add_append(&scan, &found, number, attributes[number], sequence)
+            add_append(&scan, &found, number, gathered[number], sequence)
             position = found.data_start + found.length
             sequence += 1
             taken += 1
-        runs = [
-            result_of(&scan, number, data, attributes[number][0], attributes[number][1])
-            for number in range(scan.run_count)
-        ]
+        for number in range(scan.run_count):
+            last = gathered[number]
+            if last is not None:
+                put_values(last, &scan.runs[number])
+        runs = [result_of(&scan, number, data) for number in range(scan.run_count)]
     finally:
         PyMem_Free(scan.rows)
         PyBuffer_Release(&view)

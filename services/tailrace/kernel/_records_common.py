@@ -13,8 +13,7 @@ class AppendRun(NamedTuple):
 
     ``first_sequence``: the first one's number. ``offset``: segment offset of ``data``, which are their bytes. Appends
     with bytes have a row in four columns of the machine's own integers: ``offsets`` (int64), ``lengths``, ``crcs`` and
-    ``starts``, where the data begins in the payload (all uint32). ``values`` has the last value of each attribute, and
-    ``sequences`` the number of the append that set it; both are in the order of these numbers.
+    ``starts``, where the data begins in the payload (all uint32).
     """
 
     segment_id: int
@@ -25,5 +24,3 @@ class AppendRun(NamedTuple):
     lengths: bytes
     crcs: bytes
     starts: bytes
-    values: dict[bytes, int]
-    sequences: dict[bytes, int]

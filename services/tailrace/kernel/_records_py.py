@@ -44,13 +44,44 @@ def skip_records(payload: Buffer, start: int, kind: int) -> int:
     return position
 
 
-def scan_appends(payload: Buffer, start: int, sequence: int, max_count: int) -> tuple[int, int, list[AppendRun]]:
+class LastAttributes:
+    """The last value of each attribute that scanned appends to one segment set, and the number of that append."""
+
+    __slots__ = ("_sequences", "_values")
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, int] = {}
+        self._sequences: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def take(self) -> tuple[dict[bytes, int], dict[bytes, int]]:
+        """Return the values and the numbers, both in the order in which the attributes were set first; forget them."""
+        taken = self._values, self._sequences
+        self._values, self._sequences = {}, {}
+        return taken
+
+    def put_all(self, attributes: list[tuple[bytes, int]], sequence: int) -> None:
+        """Set attributes; of the twin only."""
+        for key, value in attributes:
+            self._values[key], self._sequences[key] = value, sequence
+
+
+def scan_appends(
+    payload: Buffer,
+    start: int,
+    sequence: int,
+    max_count: int,
+    attributes: dict[int, LastAttributes] | None = None,
+) -> tuple[int, int, list[AppendRun]]:
     """The appends that begin at ``start`` and are numbered from ``sequence`` on without a gap, by segment.
 
     The result is where the next record begins, the number that it should have, and the runs in the order of their first
-    appends. The scan ends before anything else: another type, a fragment, another version, a record that is damaged or
-    cut off, an attribute whose id has not 16 bytes, an offset that is not where the segment's append before ended, the
-    append ``max_count + 1``, and the segment ``RUNS_MAX + 1``. Raises ValueError for a start outside of the payload.
+    appends. ``attributes`` gathers what they set, by segment id; None: nothing. The scan ends before anything else:
+    another type, a fragment, another version, a record that is damaged or cut off, an attribute whose id has not 16
+    bytes, an offset that is not where the segment's append before ended, the append ``max_count + 1``, and the segment
+    ``RUNS_MAX + 1``. Raises ValueError for a start outside of the payload.
     """
     view = byte_view(payload)
     check_range(start, len(view), len(view))
@@ -67,7 +98,9 @@ def scan_appends(payload: Buffer, start: int, sequence: int, max_count: int) -> 
             run = runs[append.segment_id] = _Run(append.segment_id, sequence, append.offset)
         elif append.offset != run.end:
             break
-        run.add(view, append, sequence)
+        run.add(view, append)
+        if attributes is not None:
+            attributes.setdefault(append.segment_id, LastAttributes()).put_all(append.attributes, sequence)
         position = append.data_start + append.length
         sequence += 1
     return position, sequence, [run.result() for run in runs.values()]
@@ -115,10 +148,8 @@ class _Run:
         self._pieces: list[memoryview] = []
         self._offsets = array.array("q")
         self._lengths, self._crcs, self._starts = array.array("I"), array.array("I"), array.array("I")
-        self._values: dict[bytes, int] = {}
-        self._sequences: dict[bytes, int] = {}
 
-    def add(self, view: memoryview, append: _Found, sequence: int) -> None:
+    def add(self, view: memoryview, append: _Found) -> None:
         """Add the next append."""
         if append.length:
             self._pieces.append(view[append.data_start : append.data_start + append.length])
@@ -127,10 +158,6 @@ class _Run:
             self._crcs.append(append.crc)
             self._starts.append(append.data_start)
             self.end += append.length
-        for key, value in append.attributes:
-            if key in self._values:  # insert it at the end
-                del self._values[key], self._sequences[key]
-            self._values[key], self._sequences[key] = value, sequence
 
     def result(self) -> AppendRun:
         """Return the run."""
@@ -143,6 +170,4 @@ class _Run:
             self._lengths.tobytes(),
             self._crcs.tobytes(),
             self._starts.tobytes(),
-            self._values,
-            self._sequences,
         )

@@ -46,9 +46,14 @@ def appends(draw: st.DrawFn) -> bytes:
     return payload
 
 
-def by_decoder(payload: bytes, start: int, count: int) -> tuple[int, list[AppendRun]]:
+Last = dict[int, dict[bytes, tuple[int, int]]]
+"""By segment and attribute: its last value, and the number of the append that set it."""
+
+
+def by_decoder(payload: bytes, start: int, count: int) -> tuple[int, list[AppendRun], Last]:
     """The same from the first `count` operations that `Assembler` finds."""
     runs: dict[int, AppendRun] = {}
+    last: Last = {}
     columns: dict[int, list[array[int]]] = {}
     position = start
     found = operation_log.Assembler().feed(0, memoryview(payload)[start:], "test")
@@ -56,32 +61,45 @@ def by_decoder(payload: bytes, start: int, count: int) -> tuple[int, list[Append
         assert isinstance(operation, ops.Append)
         position = start + body_start + length
         segment_id, size = operation.segment_id, len(operation.data)
-        fresh = AppendRun(segment_id, sequence, operation.offset, b"", b"", b"", b"", b"", {}, {})
+        fresh = AppendRun(segment_id, sequence, operation.offset, b"", b"", b"", b"", b"")
         run = runs.setdefault(segment_id, fresh)
         its = columns.setdefault(segment_id, [array("q"), array("I"), array("I"), array("I")])
         if size:
             for column, value in zip(its, (operation.offset, size, operation.crc, position - size), strict=True):
                 column.append(value)
         for key, value in operation.attributes:
-            run.values.pop(key, None)
-            run.sequences.pop(key, None)
-            run.values[key], run.sequences[key] = value, sequence
+            last.setdefault(segment_id, {})[key] = value, sequence
         runs[segment_id] = run._replace(data=run.data + bytes(operation.data))
-    return position, [run._replace(**_as_bytes(columns[key])) for key, run in runs.items()]
+    return position, [run._replace(**_as_bytes(columns[key])) for key, run in runs.items()], last
 
 
 def _as_bytes(columns: list[array[int]]) -> dict[str, Any]:
     return dict(zip(("offsets", "lengths", "crcs", "starts"), map(bytes, columns), strict=True))
 
 
+def taken(gathered: dict[int, Any]) -> Last:
+    """What was gathered, by segment."""
+    found: Last = {}
+    for segment_id, attributes in gathered.items():
+        count = len(attributes)
+        values, sequences = attributes.take()
+        assert count == len(values)
+        assert list(values) == list(sequences)
+        assert (len(attributes), attributes.take()) == (0, ({}, {}))
+        if values:
+            found[segment_id] = {key: (value, sequences[key]) for key, value in values.items()}
+    return found
+
+
 @MODULES
 @given(payload=appends(), before=st.binary(max_size=3), count=st.integers(0, 13))
 def test_appends(records: ModuleType, payload: bytes, before: bytes, count: int) -> None:
-    position, following, runs = records.scan_appends(memoryview(before + payload), len(before), FIRST, count)
-    expected_position, expected = by_decoder(before + payload, len(before), count)
+    gathered: dict[int, Any] = {}
+    position, following, runs = records.scan_appends(memoryview(before + payload), len(before), FIRST, count, gathered)
+    expected_position, expected, last = by_decoder(before + payload, len(before), count)
     assert (position, runs) == (expected_position, expected)
-    assert [list(run.values) for run in runs] == [list(run.values) for run in expected], "the order of the updates"
-    assert [list(run.sequences) for run in runs] == [list(run.sequences) for run in expected]
+    assert taken(gathered) == last
+    assert records.scan_appends(memoryview(before + payload), len(before), FIRST, count) == (position, following, runs)
     assert following - FIRST == min(count, len(list(operation_log.Assembler().feed(0, memoryview(payload), "test"))))
     assert all(type(run) is AppendRun and type(run.data) is bytes for run in runs)
 
@@ -94,8 +112,11 @@ def test_both_end_at_the_same_damage(payload: bytes, changes: list[tuple[int, in
             damaged[position] = value
     cut = bytes(damaged[: len(damaged) - len(changes)])
     for start in range(min(len(cut), 40) + 1):
-        native, pure = (module.scan_appends(cut, start, FIRST, 100) for module in (_records, _records_py))
-        assert native == pure
+        both: list[Any] = []
+        for module in (_records, _records_py):
+            gathered: dict[int, Any] = {}
+            both.append((module.scan_appends(cut, start, FIRST, 100, gathered), taken(gathered)))
+        assert both[0] == both[1]
         assert _records.skip_records(cut, start, 12) == _records_py.skip_records(cut, start, 12)
 
 
@@ -127,9 +148,11 @@ LONG_KEY = record(FIRST + 1, ops.append_header(1, 3, 1, 0, [(bytes(17), 5)]) + b
     ],
 )
 def test_what_ends_a_scan(records: ModuleType, following: bytes) -> None:
-    position, number, (run,) = records.scan_appends(USUAL + following, 0, FIRST, 100)
+    gathered: dict[int, Any] = {}
+    position, number, (run,) = records.scan_appends(USUAL + following, 0, FIRST, 100, gathered)
     assert (position, number) == (len(USUAL), FIRST + 1)
-    assert (run.data, run.values, run.sequences) == (b"abc", {A: 5}, {A: FIRST})
+    assert run.data == b"abc"
+    assert taken(gathered) == {1: {A: (5, FIRST)}}
 
 
 @MODULES
@@ -155,13 +178,31 @@ def test_bounds(records: ModuleType) -> None:
 
 @MODULES
 def test_attributes_of_several_writers(records: ModuleType) -> None:
-    """The last value counts, in the order of the last updates."""
+    """The last value counts."""
     written = [[(A, 1), (B, 1)], [(A, 2)], [], [(B, 2), (A, 3)], [(A, 4), (B, 3)], [(A, 5), (A, 6)]]
     payload = b"".join(append(FIRST + number, 1, 0, b"", values) for number, values in enumerate(written))
-    _, _, (run,) = records.scan_appends(payload, 0, FIRST, 100)
-    assert list(run.values.items()) == [(B, 3), (A, 6)]
-    assert list(run.sequences.items()) == [(B, FIRST + 4), (A, FIRST + 5)]
+    gathered: dict[int, Any] = {}
+    _, _, (run,) = records.scan_appends(payload, 0, FIRST, 100, gathered)
+    assert taken(gathered) == {1: {B: (3, FIRST + 4), A: (6, FIRST + 5)}}
     assert (run.data, run.offsets) == (b"", b"")
+
+
+@MODULES
+def test_attributes_are_gathered_over_many_scans(records: ModuleType) -> None:
+    """More than a table has room for at first, of two segments, some of them set again by a later scan."""
+    gathered: dict[int, Any] = {}
+    expected: Last = {1: {}, 2: {}}
+    for scan in range(5):
+        first = FIRST + 10 * scan
+        payload = b""
+        for number in range(10):
+            segment_id, keys = 1 + number % 2, range(100 * scan + number, 100 * scan + number + 200, 3)
+            values = [(key.to_bytes(16, "big"), key * scan - number) for key in keys]
+            payload += append(first + number, segment_id, 0, b"", values)
+            expected[segment_id].update({key: (value, first + number) for key, value in values})
+        _, following, _ = records.scan_appends(payload, 0, first, 100, gathered)
+        assert following == first + 10
+    assert taken(gathered) == expected
 
 
 @MODULES

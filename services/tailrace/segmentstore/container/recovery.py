@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tailrace.common.errors import CorruptionError, DataLossError
 from tailrace.kernel import BLOCK_BYTES
 from tailrace.segmentstore.cache.cache_manager import drop_truncated, mark_tiered
+from tailrace.segmentstore.container.replayed_attributes import ReplayedAttributes
 from tailrace.segmentstore.metadata import checkpoint, operation_log
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.missing_bytes import missing_bytes
@@ -127,6 +128,7 @@ class Recovery:
         self._spare_blocks = cache.cache.max_bytes // (4 * BLOCK_BYTES)
         self._early: dict[int, _EarlyAppends] = {}
         self._runs: dict[int, _Run] = {}
+        self._attributes = ReplayedAttributes()
         self.operations = 0
         self._checkpoint_frame = -1
         self.replayed_bytes = 0
@@ -155,7 +157,9 @@ class Recovery:
                 raise DataLossError(f"{place}: frame {last_sequence + 1} is missing")
             last_sequence = frame.sequence
             with _naming(place):
-                for placed in assembler.feed_runs(frame.sequence, frame.payload, place, split_after=as_of):
+                for placed in assembler.feed_runs(
+                    frame.sequence, frame.payload, place, split_after=as_of, attributes=self._attributes.by_segment
+                ):
                     if placed.sequence != expected:
                         self._check_order(placed.sequence, expected, place)
                     expected = placed.next_sequence
@@ -169,8 +173,10 @@ class Recovery:
                 if frame.sequence > self._checkpoint_frame:
                     self.replayed_bytes += len(frame.payload)
                 self._insert_runs()  # payloads are valid until the next step
+                self._attributes.scanned(len(frame.payload), self._state.segments)
         with _naming(f"log of container {self._state.container_id}"):
             self._settle_early()
+            self._attributes.apply(self._state.segments)
 
     async def _load_checkpoint(self) -> int:
         assembler = operation_log.Assembler(ops.OperationType.CHECKPOINT)
@@ -285,6 +291,7 @@ class Recovery:
 
     def _apply_operation(self, placed: operation_log.Placed, place: str) -> None:
         state, operation = self._state, placed.operation
+        self._attributes.apply(state.segments)
         if type(operation) is ops.Append:
             state.apply(placed.sequence, operation, place)
             self._append_data(operation, placed.places)

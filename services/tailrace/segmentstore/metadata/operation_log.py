@@ -20,7 +20,7 @@ from tailrace.segmentstore.metadata.operations import Operation, OperationType, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace.kernel import AppendRun
+    from tailrace.kernel import AppendRun, LastAttributes
 
 RECORD: Final = struct.Struct(">BBHIq")
 BEGIN: Final = 1
@@ -80,15 +80,25 @@ class Assembler:
                 yield placed
 
     def feed_runs(
-        self, frame_sequence: int, payload: memoryview, place: str, split_after: int
+        self,
+        frame_sequence: int,
+        payload: memoryview,
+        place: str,
+        *,
+        split_after: int,
+        attributes: dict[int, LastAttributes],
     ) -> Iterator[Placed | PlacedAppends]:
-        """Yield the operations that end in this frame; appends together, but none with those after `split_after`."""
+        """Yield the operations that end in this frame; appends together, but none with those after `split_after`.
+
+        ``attributes`` gathers what the later ones set; the caller may take it after each operation (`scan_appends`).
+        """
         position = 0
         while position < len(payload):
             if self._sequence < 0 and len(payload) - position >= RECORD.size and payload[position] == _APPEND:
                 (*_, sequence) = RECORD.unpack_from(payload, position)
                 count_max = split_after - sequence + 1 if sequence <= split_after else len(payload)
-                position, following, runs = scan_appends(payload, position, sequence, count_max)
+                gathered = attributes if sequence > split_after else None
+                position, following, runs = scan_appends(payload, position, sequence, count_max, gathered)
                 if runs:
                     self._begun = True
                     yield PlacedAppends(sequence, following, frame_sequence, runs)

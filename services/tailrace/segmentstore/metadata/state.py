@@ -99,7 +99,10 @@ class ContainerState:
             self.next_sequence = sequence + 1
 
     def apply_appends(self, sequence: int, next_sequence: int, runs: Iterable[AppendRun], place: str) -> None:
-        """Apply the appends with the numbers from `sequence` on to before `next_sequence`. See `apply`."""
+        """Apply the appends with the numbers from `sequence` on to before `next_sequence`, but for their attributes.
+
+        See `apply`; `Segment.set_last_attributes` takes the attributes of several of them.
+        """
         if sequence <= self.committed_sequence:
             raise CorruptionError(place, f"operation {sequence} after operation {self.committed_sequence}")
         for run in runs:
@@ -112,7 +115,6 @@ class ContainerState:
                 ) from error
             self.changing(segment)
             segment.length += len(run.data)
-            segment.set_last_attributes(run.values, run.sequences)
         self.committed_sequence = next_sequence - 1
         self.next_sequence = max(self.next_sequence, next_sequence)
 
