@@ -81,9 +81,11 @@ class SegmentReader:
         self.fetches = 0
 
     async def read(
-        self, segment: Segment, offset: int, max_length: int, alive: Callable[[Segment], bool]
+        self, segment: Segment, offset: int, max_length: int, alive: Callable[[Segment], bool], *, ahead: bool = True
     ) -> ReadResult:
         """Return bytes from `offset`, which is below the committed length: at most `max_length`, at least one.
+
+        With `ahead` a read that continues an earlier one also begins a fetch of what follows.
 
         Raises:
             NoSuchSegmentError, SegmentTruncatedError: the bytes are gone. ContainerStoppedError: the container stopped.
@@ -98,7 +100,7 @@ class SegmentReader:
             entries = [] if log_failed else segment.read_index.run(offset, limit)
             if entries and entries[0].address >= 0:
                 self.cache_hits += 1
-                return self._from_cache(segment, entries, offset, limit)
+                return self._from_cache(segment, entries, offset, limit, ahead=ahead)
             try:
                 if entries:
                     return await self._from_log(segment, entries, offset, limit)
@@ -118,7 +120,7 @@ class SegmentReader:
                 continue
             data = fetched.slice(offset, limit)
             if data is not None:
-                if alive(segment):
+                if ahead and alive(segment):
                     self._read_ahead(segment, offset, offset + len(data))
                 return self._result(segment, offset, data)
             # The chunk that held the offset was replaced during a read that another reader began: look up again.
@@ -129,7 +131,9 @@ class SegmentReader:
             return False
         return not entries or segment.read_index.find(offset) is entries[0]
 
-    def _from_cache(self, segment: Segment, entries: list[Entry], offset: int, limit: int) -> ReadResult:
+    def _from_cache(
+        self, segment: Segment, entries: list[Entry], offset: int, limit: int, *, ahead: bool
+    ) -> ReadResult:
         cached = []
         end = offset
         for entry in entries:
@@ -138,7 +142,8 @@ class SegmentReader:
             cached.append(entry)
             end = entry.end
         data = self._cache.copy(cached, offset, min(limit, end - offset))
-        self._read_ahead(segment, offset, offset + len(data))
+        if ahead:
+            self._read_ahead(segment, offset, offset + len(data))
         return self._result(segment, offset, data)
 
     @staticmethod
@@ -248,8 +253,10 @@ class SegmentReader:
             return self._cache.copy(entries, start, end - start)
         content = bytearray(end - start)
         position = start
+        # An entry of a table is read in two or more steps, and what follows it is another one.
+        ahead = not segment.kind.is_table or end - start >= limits.TABLE_SCAN_READ_BYTES
         while position < end:
-            result = await self.read(segment, position, end - position, alive)
+            result = await self.read(segment, position, end - position, alive, ahead=ahead)
             for part in result.data:
                 content[position - start : position - start + len(part)] = part
                 position += len(part)
@@ -266,9 +273,10 @@ def _range_in(ref: ChunkRef, offset: int, step: int) -> tuple[int, int]:
 
 def _step(segment: Segment, limit: int) -> int:
     """Return how much a read of Tier 2 fetches. Entries of a table that are read together are far from one another."""
-    if segment.kind.is_table and limit <= limits.TABLE_READ_ALIGNMENT_BYTES:
-        return limits.TABLE_READ_ALIGNMENT_BYTES
-    return limits.STORAGE_READ_ALIGNMENT_BYTES
+    if not segment.kind.is_table:
+        return limits.STORAGE_READ_ALIGNMENT_BYTES
+    least = max(limit, limits.TABLE_READ_ALIGNMENT_BYTES)
+    return min(1 << (least - 1).bit_length(), limits.STORAGE_READ_ALIGNMENT_BYTES)
 
 
 def _frames(entries: Sequence[Entry], offset: int, limit: int) -> list[tuple[int, list[tuple[int, int]]]]:

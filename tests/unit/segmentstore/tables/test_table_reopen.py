@@ -150,3 +150,37 @@ async def test_a_cold_entry_is_read_without_what_lies_far_from_it(
     assert 8000 <= sum(lengths) <= 2 * limits.TABLE_READ_ALIGNMENT_BYTES
     found_all = await tables.get(table, [entry.key for entry in entries])
     assert [each and each.value for each in found_all] == [entry.value for entry in entries]
+
+
+@pytest.mark.parametrize("value_bytes", [100, 8000, 100_000])
+async def test_a_cold_entry_across_a_boundary_of_reads_causes_no_read_ahead(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch, value_bytes: int
+) -> None:
+    """Its rest is read behind its beginning, as a reader of a stream would go on; nothing follows for a get."""
+    table, step = "scope/table/0", limits.TABLE_READ_ALIGNMENT_BYTES
+    entries = [TableEntry(b"%06d" % number, bytes(value_bytes)) for number in range(2_000_000 // value_bytes)]
+    container = await owners.next()
+    tables = TableService(container)
+    await tables.create_table(table, 0)
+    versions: list[int] = []
+    for first in range(0, len(entries), 500):
+        versions += await tables.update(table, entries[first : first + 500])
+    await container.flush_to_storage()
+    container = await owners.next()
+    tables = TableService(container)
+    first_read = min(limits.TABLE_ENTRY_READ_BYTES, value_bytes)
+    number = next(number for number, at in enumerate(versions) if at > step and at % step + first_read > step)
+    get_range, lengths = owners.store.get_range, []
+
+    async def counted(key: str, offset: int, length: int) -> bytes:
+        lengths.append(length)
+        return await get_range(key, offset, length)
+
+    monkeypatch.setattr(owners.store, "get_range", counted)
+    (found,) = await tables.get(table, [entries[number].key])
+    assert found is not None
+    assert found.value == entries[number].value
+    async with asyncio.timeout(120):
+        while len(container.storage.tier2.shared):  # what the get began and did not wait for
+            await asyncio.sleep(0.01)
+    assert sum(lengths) <= 6 * step, "the entry and pages of the index, each in one or two blocks or steps"
