@@ -156,15 +156,17 @@ class PageReads:
         if run is None:
             (page,) = await self.read_run(ref, key, [key])
         else:
-            read = self._tier2.read_exact
-            try:
-                data = await self._tier2.shared.read(run, lambda: read(ref, run.offset, run.length))
-            except CorruptionError:  # perhaps of another page, or of what lies between them
-                data = await read(ref, key.offset, key.length)
-                run = key
-            page = _cut(data, run, key)
+            page = await self._read_within(ref, key, run)
         self.cache.put(key, page)
         return page
+
+    async def _read_within(self, ref: ChunkRef, key: PageKey, run: PageKey) -> PageBytes:
+        read = self._tier2.read_exact
+        try:
+            data = await self._tier2.shared.read(run, lambda: read(ref, run.offset, run.length))
+        except CorruptionError:  # perhaps of another page, or of what lies between them
+            return PageBytes(await read(ref, key.offset, key.length))
+        return _cut(data, run, key)
 
     async def read_run(self, ref: ChunkRef, run: PageKey, keys: Sequence[PageKey]) -> list[PageBytes]:
         """Return the bytes of pages within a range that is read at once; leaves do not stay in memory."""

@@ -18,6 +18,8 @@ from tailrace.segmentstore.tables.service import TableService
 from tailrace.segmentstore.tables.types import TableEntry, TableKey
 from tailrace.storage.obstores import open_object_store
 
+from ..conftest import eventually
+
 
 class Owners:
     """Successive owners of one container."""
@@ -180,7 +182,6 @@ async def test_a_cold_entry_across_a_boundary_of_reads_causes_no_read_ahead(
     (found,) = await tables.get(table, [entries[number].key])
     assert found is not None
     assert found.value == entries[number].value
-    async with asyncio.timeout(120):
-        while len(container.storage.tier2.shared):  # what the get began and did not wait for
-            await asyncio.sleep(0.01)
+    shared = container.storage.tier2.shared
+    await eventually(lambda: not len(shared))  # what the get began and did not wait for
     assert sum(lengths) <= 6 * step, "the entry and pages of the index, each in one or two blocks or steps"
