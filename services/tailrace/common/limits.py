@@ -184,6 +184,8 @@ STORAGE_LIST_ROUNDS_MAX: Final = 3  # in turn of one list, each of which found n
 # Puts so small take no part in the windows of frames and of uploads. With little to write a log has two of them under
 # way: those of a hundred logs are 3 MiB together, less than one large frame.
 STORAGE_SMALL_PUT_BYTES: Final = 16 * KIB
+STORAGE_DIRECT_MIN_BYTES: Final = 256 * KIB  # objects in a folder from so many bytes on pass the page cache by
+STORAGE_ALIGNED_BYTES: Final = 9 * MIB  # of memory for one of them, used again: room for the longest chunk
 STORAGE_FOLDER_ATTEMPTS: Final = 100  # of a put into a folder that deletions remove meanwhile
 STORAGE_UNSYNCED_MAX: Final = 1000  # keys of a folder whose puts did not become durable, beside those of puts under way
 STORAGE_UNSYNCED_READ_S: Final = 1.0  # how long a read waits for the put of its key to become durable

@@ -15,12 +15,15 @@ from tailrace.common.durable_folder import sync_folder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tailrace.storage.aligned_copies import AlignedCopy
+    from tailrace.storage.direct_writes import DirectWrites
+
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EROFS})
 """Errors of a file system that does not sync folders, or is only read."""
 
 
 @contextlib.contextmanager
-def durable_part(path: Path, data: bytes, numbers: Iterator[int]) -> Iterator[Path]:
+def durable_part(path: Path, data: bytes | AlignedCopy, numbers: Iterator[int], direct: DirectWrites) -> Iterator[Path]:
     """Write a part of the object at `path` whose content is durable; hold its lock meanwhile, so that it stays.
 
     The block gives it the object's name, or removes it; it is removed when the block fails. No other put has it,
@@ -31,8 +34,7 @@ def durable_part(path: Path, data: bytes, numbers: Iterator[int]) -> Iterator[Pa
         try:
             with contextlib.suppress(OSError):  # a file system without locks: no part is ever deleted there
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.write(data)
-            file.flush()
+            direct.write(file.fileno(), data)
             os.fsync(file.fileno())
             yield part
         except Exception:

@@ -13,6 +13,8 @@ from obstore.store import LocalStore
 from tailrace.common import limits
 from tailrace.common.durable_folder import sync_folder
 from tailrace.common.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from tailrace.storage.aligned_copies import AlignedCopies, AlignedCopy
+from tailrace.storage.direct_writes import DirectWrites
 from tailrace.storage.folder_files import durable_part, make_private, part_files, parts_of, remove_unlocked
 from tailrace.storage.obstore_objects import ObstoreObjects
 from tailrace.storage.port import Buffer, ObjectInfo
@@ -36,6 +38,8 @@ class FolderObjects(ObstoreObjects):
         super().__init__(LocalStore(str(folder)))
         self._folder = folder
         self._numbers = itertools.count(1)
+        self._copies = AlignedCopies()
+        self._direct = DirectWrites(folder)
         self._unsynced = UnsyncedKeys()
         self._synced_ns: dict[Path, int] = {}
         """Folders with folders, by the time of the last change that is durable; bounded by the number of containers."""
@@ -43,8 +47,10 @@ class FolderObjects(ObstoreObjects):
     async def put(self, key: str, data: Sequence[Buffer], *, if_absent: bool = False) -> None:
         """Create an object: write a temporary file, sync it, rename it, sync the folders."""
         # A copy: the thread continues after a deadline or a cancellation, when the buffers may be reused.
-        body = b"".join(data)
-        await self._call("put", key, asyncio.to_thread(self._put_synced, key, body, if_absent), len(body))
+        length = sum(map(len, data))
+        small = length < limits.STORAGE_DIRECT_MIN_BYTES
+        body = b"".join(data) if small else self._copies.take(data, length)
+        await self._call("put", key, asyncio.to_thread(self._put_synced, key, body, if_absent), length)
 
     async def _whole(self, key: str, result: GetResult) -> bytes:
         data = await super()._whole(key, result)
@@ -132,7 +138,14 @@ class FolderObjects(ObstoreObjects):
             self._synced_ns.pop(folder, None)
             folder = folder.parent
 
-    def _put_synced(self, key: str, data: bytes, if_absent: bool) -> None:
+    def _put_synced(self, key: str, data: bytes | AlignedCopy, if_absent: bool) -> None:
+        try:
+            self._put_in_folder(key, data, if_absent)
+        finally:
+            if isinstance(data, AlignedCopy):
+                self._copies.give(data)
+
+    def _put_in_folder(self, key: str, data: bytes | AlignedCopy, if_absent: bool) -> None:
         self._limit_unsynced(key)
         folder = (self._folder / key).parent
         for _ in range(limits.STORAGE_FOLDER_ATTEMPTS):
@@ -144,7 +157,7 @@ class FolderObjects(ObstoreObjects):
                 continue  # a deletion removed the folder before there was a file in it
         raise UnavailableError(f"put {key}: its folder was removed {limits.STORAGE_FOLDER_ATTEMPTS} times")
 
-    def _place(self, key: str, data: bytes, if_absent: bool) -> None:
+    def _place(self, key: str, data: bytes | AlignedCopy, if_absent: bool) -> None:
         """Store an object durably.
 
         Raises:
@@ -160,11 +173,11 @@ class FolderObjects(ObstoreObjects):
         if existed:
             raise AlreadyExistsError(f"object {key} exists already")
 
-    def _enter(self, key: str, data: bytes, state: UnsyncedKey, if_absent: bool) -> bool:
+    def _enter(self, key: str, data: bytes | AlignedCopy, state: UnsyncedKey, if_absent: bool) -> bool:
         """Create the object, or return True: `if_absent` and there is one. Raises FileNotFoundError."""
         path, before = self._folder / key, state.uncertain
         try:
-            with durable_part(path, data, self._numbers) as part:
+            with durable_part(path, data, self._numbers, self._direct) as part:
                 # Before it is visible; also an object that another process may not have synced yet.
                 state.uncertain = True
                 if not if_absent:
@@ -198,7 +211,7 @@ class FolderObjects(ObstoreObjects):
         path = self._folder / key
         data = path.read_bytes()
         try:
-            with durable_part(path, data, self._numbers) as copy:
+            with durable_part(path, data, self._numbers, self._direct) as copy:
                 copy.replace(path)
         except FileNotFoundError as error:
             raise UnavailableError(f"object {key}: its copy was deleted before it was durable") from error

@@ -50,8 +50,10 @@ async def test_a_part_that_another_process_writes_stays(tmp_path: Path) -> None:
 
 WRITER = """
 import itertools, pathlib, sys
+from tailrace.storage.direct_writes import DirectWrites
 from tailrace.storage.folder_files import durable_part
-with durable_part(pathlib.Path(sys.argv[1]), b"half", itertools.count(1)) as part:
+path = pathlib.Path(sys.argv[1])
+with durable_part(path, b"half", itertools.count(1), DirectWrites(path.parent)) as part:
     print(part.name, flush=True)
     sys.stdin.read()
 """
