@@ -110,7 +110,11 @@ def header_before(data: Buffer) -> SectionHeader | None:
 def begins_event(data: Buffer, cluster_id: bytes, length: int) -> bool:
     """Return whether a section of that length, whose header ends where `data` ends, says that an event begins there."""
     header = header_before(data)
-    return header is not None and header.begins_event and (header.cluster_id, header.length) == (cluster_id, length)
+    return (
+        header is not None
+        and header.begins_event
+        and (header.cluster_id, header.length) == (cluster_id, length)
+    )
 
 
 def encode_section(key: str, position: int, header: SectionHeader, data: Buffer) -> tuple[list[Buffer], int, int]:
