@@ -83,6 +83,8 @@ CONTROL_OPERATION_MAX_BYTES: Final = 1 * MIB  # size in the log of a client's re
 ATTRIBUTE_UPDATES_PER_OPERATION_MAX: Final = 1024
 CHECKPOINT_INTERVAL_BYTES: Final = 64 * MIB
 CHECKPOINT_INTERVAL_OPERATIONS: Final = 100_000
+CHECKPOINT_LAST_OPERATIONS_MIN: Final = 1000  # since the last one, for one more when the container closes
+CHECKPOINT_LAST_DEADLINE_S: Final = 5.0  # for that one to be durable
 CHECKPOINT_SEGMENTS_PER_TURN: Final = 250  # that a recovery loads in one turn of the event loop, some 30 ms
 CHECKPOINT_ITEMS_PER_TURN: Final = (
     2000  # attributes or chunks encoded in one turn, some 2 ms; a segment counts as 4
