@@ -18,7 +18,6 @@ from tailrace.common.call_deadline import request_deadline
 from tailrace.common.errors import BadRequestError, NoSuchStreamError, TailraceError, WriteConflictError
 from tailrace.controller.managers.retention import Application
 from tailrace.controller.metadata.metadata_store import RETENTION_TABLE, bucket_of
-from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.reading import readable
 from tailrace.controller.metadata.records import RetainedStream
 from tailrace.controller.metadata.stream_store import StreamKey
@@ -199,10 +198,9 @@ class RetentionJob:
             config = self._context.config
             async with self._slots.slot(), asyncio.timeout(config.blocking_deadline_s):
                 with request_deadline(config.requests_deadline_s):
-                    if entry is not None and not await self._is_retained(key):
+                    made = await self._retention.apply(key)
+                    if entry is not None and not made.retained:
                         await self._unlist(entry)
-                    else:
-                        made = await self._retention.apply(key)
             if made.truncation is not None:
                 self.truncations += 1
                 self.freed_bytes += made.truncation.freed_bytes
@@ -210,7 +208,7 @@ class RetentionJob:
                 self.clock_waits += 1
                 self._clock_lapse_ms = made.clock_lapse_ms
         except NoSuchStreamError:
-            pass  # deleted just now; the next round takes it from the list
+            pass  # deleted just now, or created; the next round takes a deleted one from the list
         except Exception as error:  # any error concerns this stream only
             self._report(key, f"{type(error).__name__}: {error}", known=isinstance(error, TailraceError | TimeoutError))
             if not isinstance(error, BadRequestError):  # a subscriber's cut is no position: that stays so for long
@@ -232,10 +230,6 @@ class RetentionJob:
     def _report(self, key: StreamKey, reason: str, *, known: bool = True) -> None:
         self.failures += 1
         _LOG.warning("retention_failed", stream=str(key), reason=reason, exc_info=not known)
-
-    async def _is_retained(self, key: StreamKey) -> bool:
-        root = await self._context.store.load(key)
-        return root is not None and root.state is not StreamState.DELETED and root.config.retention is not None
 
     async def _unlist(self, entry: Stored) -> None:
         """Take a stream from the list, unless a workflow has listed it again since the list was read."""

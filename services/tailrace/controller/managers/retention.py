@@ -17,12 +17,12 @@ import msgspec
 import structlog
 
 from tailrace.common import limits
-from tailrace.common.errors import BadRequestError, NoSuchSegmentError
+from tailrace.common.errors import BadRequestError, NoSuchSegmentError, WriteConflictError
 from tailrace.common.stream_cut import CutOrder, compare_cuts
 from tailrace.common.stream_policies import RetentionType
 from tailrace.controller.managers.retention_places import CutMissingError, Places
 from tailrace.controller.managers.sizes import SizeReader
-from tailrace.controller.managers.subscribers import subscribers
+from tailrace.controller.managers.subscribers import subscribers_in
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.model import WRITABLE_STATES, RecordedCut, StreamState
 from tailrace.controller.metadata.records import (
@@ -63,6 +63,8 @@ class Application:
     """Why the policy is still to be applied: the stream ran a workflow, or changed meanwhile. Empty: it was applied."""
     clock_lapse_ms: int = 0
     """How far the clock is from the last application, when its time did not count yet; 0: it counted."""
+    retained: bool = True
+    """False: the stream was deleted or has no policy, so that nothing is to be applied to it."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class _Stream:
 
     key: StreamKey
     root: StreamRecord
+    snapshot: Snapshot
+    """The root, the retention set and the index of subscribers, as they were read together when it began."""
     policy: RetentionPolicy
     recorded: tuple[RecordedCut, ...]
     applied_ms: int
@@ -78,8 +82,8 @@ class _Stream:
     now_ms: int
     """When the application began. All of its decisions are for this time."""
     places: Places
-    subscribers_version: int
-    """Of the index of subscribers, before a decision reads their cuts."""
+    edited: bool = False
+    """Whether the retention set was changed since, so that the snapshot is an old one."""
 
     @property
     def record_key(self) -> bytes:
@@ -114,7 +118,7 @@ class RetentionManager:
         that does not count yet (`tailrace.controller.retention.clock`) no cut is recorded and nothing goes by age.
 
         Raises:
-            NoSuchStreamError, UnavailableError. BadRequestError: a subscriber's cut names a segment that the stream
+            NoSuchStreamError: it is being created or deleted, or was deleted meanwhile. UnavailableError. BadRequestError: a subscriber's cut names a segment that the stream
             does not have. DeadlineError: the truncation continues.
         """
         stream = await self._begin(key)
@@ -129,7 +133,10 @@ class RetentionManager:
                 head = await self._cuts.head(key, stream.root)
                 truncation = None if lapse_ms and by_age else await self._decide(stream, head)
                 made = await self._truncate(stream, truncation, head) if truncation is not None else None
-                await self._forget(stream, truncation.cut if made is not None and truncation is not None else head)
+                if made is not None and truncation is not None:
+                    await self._forget(stream, truncation.cut)
+                elif stream.root.truncation is not None:  # no cut lies before the beginning of the stream
+                    await self._forget(stream, head)
             except CutMissingError as missing:
                 await self._drop(stream, [missing.recorded])
                 continue
@@ -155,21 +162,33 @@ class RetentionManager:
         return round(1000 * self._context.config.retention_period_s)
 
     async def _begin(self, key: StreamKey) -> _Stream | Application:
-        found = require(await self._store.load(key), key)
-        item = key.retention(found.incarnation)
-        snapshot = await self._store.read(key, [key.root, item, key.subscribers])
-        root = require(snapshot.get(StreamRecord, key.root), key)
-        if root.incarnation != found.incarnation:
-            return Application(trouble="the stream was created again")
-        if root.config.retention is None or root.state not in WRITABLE_STATES:
+        root, snapshot = await self._read(key)
+        if root is None or root.state is StreamState.DELETED or root.config.retention is None:
+            return Application(retained=False)
+        if require(root, key).state not in WRITABLE_STATES:
             return Application()
         if not _is_at_rest(root):
             return Application(trouble=f"the stream runs a workflow ({root.state})")
-        record = snapshot.get(RetentionRecord, item) or RetentionRecord()
+        record = snapshot.get(RetentionRecord, key.retention(root.incarnation)) or RetentionRecord()
         places = Places(self._store, self._cuts, self._sizes, key, root)
-        version = snapshot.version(key.subscribers)
         now_ms, policy = self._context.clock.now_ms(), root.config.retention
-        return _Stream(key, root, policy, record.recorded, record.applied_ms, record.seen_ms, now_ms, places, version)
+        return _Stream(key, root, snapshot, policy, record.recorded, record.applied_ms, record.seen_ms, now_ms, places)
+
+    async def _read(self, key: StreamKey) -> tuple[StreamRecord | None, Snapshot]:
+        """Return the root, and the records that were read together with it: those of its incarnation.
+
+        Raises:
+            WriteConflictError: the stream is deleted and created again and again.
+        """
+        known = self._store.remembered(key, [key.root])
+        root = None if known is None else known.get(StreamRecord, key.root)
+        for _ in range(limits.METADATA_READS_ADDED_MAX):
+            incarnation = 0 if root is None else root.incarnation
+            snapshot = await self._store.read(key, [key.root, key.retention(incarnation), key.subscribers])
+            root = snapshot.get(StreamRecord, key.root)
+            if root is None or root.incarnation == incarnation:
+                return root, snapshot
+        raise WriteConflictError(f"stream {key} was created again and again while it was read; retry")
 
     async def _has_changed(self, stream: _Stream) -> bool:
         root = await self._store.load(stream.key)
@@ -182,7 +201,7 @@ class RetentionManager:
         places = stream.places
         head = await places.positions(head)
         lowest: Cut | None = None
-        async for _, subscriber in subscribers(self._context, stream.key):
+        async for _, subscriber in subscribers_in(self._context, stream.key, stream.root.incarnation, stream.snapshot):
             cut = subscriber.cut
             if not cut:
                 continue
@@ -322,7 +341,10 @@ class RetentionManager:
             # Also under the root's version: else a deleted stream could leave its retention set behind.
             return Change(after, {key.root: root, stream.record_key: after, **added})
 
-        after = await self._store.change(key, [stream.record_key], change)
+        # What was read when the application began decides first, and later what the last change wrote.
+        first = None if stream.edited else stream.snapshot
+        after = await self._store.change(key, [stream.record_key], change, first=first, by_memory=stream.edited)
+        stream.edited = True
         stream.recorded, stream.applied_ms, stream.seen_ms = after.recorded, after.applied_ms, after.seen_ms
 
 
@@ -331,7 +353,7 @@ def _has_same_subscribers(stream: _Stream, snapshot: Snapshot) -> bool:
 
     A group writes the index when it begins or ends to subscribe, and with its first cut.
     """
-    return snapshot.version(stream.key.subscribers) == stream.subscribers_version
+    return snapshot.version(stream.key.subscribers) == stream.snapshot.version(stream.key.subscribers)
 
 
 def _is_at_rest(root: StreamRecord) -> bool:

@@ -118,12 +118,20 @@ async def subscribers(context: WorkflowContext, key: StreamKey) -> AsyncIterator
     """
     snapshot = await context.store.read(key, [key.root, key.subscribers])
     root = require(snapshot.get(StreamRecord, key.root), key)
+    async for found in subscribers_in(context, key, root.incarnation, snapshot):
+        yield found
+
+
+async def subscribers_in(
+    context: WorkflowContext, key: StreamKey, incarnation: int, snapshot: Snapshot
+) -> AsyncIterator[tuple[str, Subscriber]]:
+    """Yield what `subscribers` does, of those that the index in a snapshot names; without them nothing is read."""
     index, earlier = _index(snapshot, key)
     if earlier:
         for name in sorted(earlier):
             yield name, earlier[name]
         return
-    async for found in read_subscribers(context, key, root.incarnation, sorted(index)):
+    async for found in read_subscribers(context, key, incarnation, sorted(index)):
         yield found
 
 

@@ -65,16 +65,16 @@ def cut_beyond_the_tail(patch: pytest.MonkeyPatch) -> None:
 
 def ghost_subscriber(patch: pytest.MonkeyPatch) -> None:
     """The cut of a group counts on after its group was deleted."""
-    real = retention.subscribers
+    real = retention.subscribers_in
     known: dict[str, Any] = {}
 
-    async def with_ghosts(context: Any, key: Any) -> Any:
-        async for name, subscriber in real(context, key):
+    async def with_ghosts(*arguments: Any) -> Any:
+        async for name, subscriber in real(*arguments):
             known[name] = subscriber
         for item in known.items():
             yield item
 
-    patch.setattr(retention, "subscribers", with_ghosts)
+    patch.setattr(retention, "subscribers_in", with_ghosts)
 
 
 def the_head_is_forgotten(patch: pytest.MonkeyPatch) -> None:
