@@ -12,7 +12,7 @@ from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore.metadata import fields
 from tailrace.segmentstore.metadata import operations as ops
-from tailrace.segmentstore.metadata.checkpoint_encoding import MAGIC, VERSION, CheckpointEncoding
+from tailrace.segmentstore.metadata.checkpoint_encoding import MAGIC, SEGMENT, VERSION, CheckpointEncoding
 from tailrace.segmentstore.metadata.coverage import Coverage
 from tailrace.segmentstore.metadata.segment import Segment
 from tailrace.segmentstore.metadata.state import ContainerState, MergedSource
@@ -122,11 +122,10 @@ def _load_merged(reader: fields.Reader) -> Iterator[tuple[str, MergedSource]]:
 
 
 def _load_segment(reader: fields.Reader, sequence: int, untiered: UntieredRoom | None) -> Segment:
-    identifier, kind = reader.i64(), reader.kind()
-    key_length, modified, length, start = (reader.i64() for _ in range(4))
-    sealed = bool(reader.u8())
-    segment = Segment(identifier, reader.text(), kind, key_length, modified, untiered)
-    segment.length, segment.start_offset, segment.sealed = length, start, sealed
+    identifier, flags, key_length, modified, length, start, sealed, name_length = reader.unpack(SEGMENT)
+    kind = reader.kind_of(flags)
+    segment = Segment(identifier, reader.text_of(name_length), kind, key_length, modified, untiered)
+    segment.length, segment.start_offset, segment.sealed = length, start, bool(sealed)
     segment.set_attributes(sequence, reader.attributes())
     segment.index = ops.IndexRoot.read(reader)
     segment.index_pages = Coverage(reader.refs())

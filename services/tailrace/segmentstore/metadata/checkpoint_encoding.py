@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAGIC: Final = b"TRCP"
 VERSION: Final = 1
 
-_SEGMENT: Final = struct.Struct(">6qBH")
+SEGMENT: Final = struct.Struct(">6qBH")  # id, kind, key length, last change, length, start, sealed, length of the name
 _SEGMENT_ITEMS: Final = 4
 """A segment takes as long as so many of its attributes, beside these."""
 
@@ -161,7 +161,7 @@ def _items(segment: Segment) -> int:
 def _head(segment: Segment) -> bytes:
     name = segment.name.encode()
     return (
-        _SEGMENT.pack(
+        SEGMENT.pack(
             segment.segment_id,
             segment.kind,
             segment.key_length,

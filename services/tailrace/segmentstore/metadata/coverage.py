@@ -23,7 +23,7 @@ class Coverage:
     def __init__(self, refs: Iterable[ChunkRef] = ()) -> None:
         self._refs: list[ChunkRef] = sorted(refs, key=_offset)
         self._changed_from = self._refs[0].segment_offset if self._refs else None
-        for left, right in zip(self._refs, self._refs[1:], strict=False):
+        for left, right in pairwise(self._refs):
             if left.end > right.segment_offset:
                 raise ValueError(f"chunk references overlap at {right.segment_offset}")
 

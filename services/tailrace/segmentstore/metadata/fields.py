@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tailrace.common.errors import CorruptionError, FormatVersionError
 from tailrace.segmentstore.api import SegmentKind
@@ -106,10 +106,11 @@ class Writer:
 class Reader:
     """Reads what `Writer` wrote. Raises CorruptionError, which names `place`, where the record does not hold that."""
 
-    __slots__ = ("_data", "_place", "_position")
+    __slots__ = ("_data", "_keys", "_place", "_position")
 
     def __init__(self, data: Buffer, place: str) -> None:
         self._data = memoryview(data)
+        self._keys: dict[bytes, str] = {}  # of objects: segments share them
         self._position = 0
         self._place = place
 
@@ -125,6 +126,14 @@ class Reader:
     def rest(self) -> memoryview:
         """Return all bytes that were not read yet."""
         return self.take(len(self._data) - self._position)
+
+    def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """The fields of a layout, at once: a checkpoint has thousands of segments."""
+        position, end = self._position, self._position + layout.size
+        if end > len(self._data):
+            self.take(layout.size)  # raises
+        self._position = end
+        return layout.unpack_from(self._data, position)
 
     def u8(self) -> int:
         """An unsigned byte."""
@@ -144,25 +153,45 @@ class Reader:
 
     def text(self) -> str:
         """UTF-8 text."""
-        return self._decoded(self.take(self.u16()), "text")
+        return self.text_of(self.u16())
+
+    def text_of(self, length: int) -> str:
+        """UTF-8 text of so many bytes."""
+        return self._decoded(self.take(length), "text")
 
     def kind(self) -> SegmentKind:
         """The kind of a segment. Flags that this program does not know are kept."""
-        flags = self.i64()
+        return self.kind_of(self.i64())
+
+    def kind_of(self, flags: int) -> SegmentKind:
+        """The kind with these flags. Raises CorruptionError for a negative number."""
         if flags < 0:  # SegmentKind would make other flags of it
             raise CorruptionError(self._place, f"segment kind {flags} does not exist")
         return SegmentKind(flags)
 
     def attributes(self) -> list[tuple[bytes, int]]:
         """Attribute values."""
-        return [(bytes(self.take(self.u16())), self.i64()) for _ in range(self.u32())]
+        found, data = [], self._data
+        last = len(data) - _ATTRIBUTE.size
+        for _ in range(self.u32()):
+            if self._position <= last:
+                length, key, value = _ATTRIBUTE.unpack_from(data, self._position)
+                if length == _ATTRIBUTE_KEY_BYTES:
+                    self._position += _ATTRIBUTE.size
+                    found.append((key, value))
+                    continue
+            found.append((bytes(self.take(self.u16())), self.i64()))
+        return found
 
     def refs(self) -> list[ChunkRef]:
         """Chunk references."""
         result = []
         for _ in range(self.u32()):
-            data_offset, segment_offset, length, key_length = _REF.unpack(self.take(_REF.size))
-            key = self._decoded(self.take(key_length), "object key")
+            data_offset, segment_offset, length, key_length = self.unpack(_REF)
+            data = bytes(self.take(key_length))
+            key = self._keys.get(data)
+            if key is None:
+                key = self._keys[data] = self._decoded(data, "object key")
             result.append(ChunkRef(key, data_offset, segment_offset, length))
         return result
 
@@ -189,7 +218,7 @@ class Reader:
         if self._position != len(self._data):
             raise CorruptionError(self._place, f"{len(self._data) - self._position} bytes after the record's end")
 
-    def _decoded(self, data: memoryview, what: str) -> str:
+    def _decoded(self, data: Buffer, what: str) -> str:
         try:
             return bytes(data).decode()
         except UnicodeDecodeError as error:

@@ -210,16 +210,25 @@ class IndexRoot:
 
     def write(self, writer: Writer) -> None:
         """Six i64 fields, as declared."""
-        writer.i64(
-            self.root_offset, self.root_length, self.start_offset, self.length, self.live_bytes, self.flushed_through
+        writer.parts.append(
+            _INDEX_ROOT.pack(
+                self.root_offset,
+                self.root_length,
+                self.start_offset,
+                self.length,
+                self.live_bytes,
+                self.flushed_through,
+            )
         )
 
     @classmethod
     def read(cls, reader: Reader) -> IndexRoot:
-        """Read what `write` wrote."""
-        return cls(*(reader.i64() for _ in range(6)))
+        """Read what `write` wrote. The root of an empty index is the same object for all segments."""
+        found = reader.unpack(_INDEX_ROOT)
+        return cls(*found) if any(found) else EMPTY_INDEX
 
 
+_INDEX_ROOT: Final = struct.Struct(">6q")
 EMPTY_INDEX: Final = IndexRoot(0, 0, 0, 0, 0, 0)
 
 
