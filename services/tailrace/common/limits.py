@@ -102,6 +102,7 @@ MERGED_SOURCES_REMEMBERED_MAX: Final = 20_000  # after a checkpoint, besides par
 LOG_FILE_BYTES: Final = 64 * MIB  # one preallocated, zeroed file
 LOG_PREPARED_BYTES: Final = 16 * MIB  # zeros of the first file, for which an opening waits
 LOG_PREPARE_AFTER_BYTES: Final = 1 * MIB  # of a file are written when its other zeros and those of the next one follow
+LOG_FILE_CHECKPOINT_FRAMES: Final = 20_000  # between checkpoints: some 50 µs to replay each, a second for all
 LOG_FRAME_MAX_BYTES: Final = 8 * MIB  # payload of one frame
 LOG_FRAMES_IN_FLIGHT_MAX: Final = 2  # of a container whose log syncs
 LOG_RESERVE_BYTES: Final = 8 * MIB  # kept on a full disk for what frees space: flush commits, checkpoints

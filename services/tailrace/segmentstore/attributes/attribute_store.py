@@ -342,9 +342,7 @@ def _keep(segment: Segment, wanted: Sequence[bytes], found: dict[bytes, int]) ->
     """Keep the values of looked up attributes in memory, except those staged meanwhile."""
     for key in wanted:
         if key not in segment.latest:
-            value = found.get(key, NULL_ATTRIBUTE)
-            segment.latest[key] = value
-            segment.committed[key] = value
+            segment.keep(key, found.get(key, NULL_ATTRIBUTE))
 
 
 def _may_rewrite_all(state: index.IndexState) -> bool:

@@ -97,6 +97,8 @@ class Checkpointer:
         frames, worth = self._new_frames, self._body_bytes // limits.CHECKPOINT_BYTES_PER_FRAME
         if frames < self._log.frames_per_checkpoint(worth):
             return False
+        if not self._log.frames_cost_requests:
+            return True  # without a flush
         return frames >= self._log.frames_per_checkpoint(max(worth, self._flush_worth()))
 
     @property

@@ -25,6 +25,7 @@ from tailrace.segmentstore.api import (
 )
 from tailrace.segmentstore.metadata import attribute_stage
 from tailrace.segmentstore.metadata import operations as ops
+from tailrace.segmentstore.metadata.segment import shared_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +66,7 @@ class SegmentOperations:
             raise OverloadedError(f"container {self._core.container_id} has {count} segments, the limit of a container")
         now = self._clock.now_ms()
         identifier = self._core.processor.next_sequence
-        values = [(CREATION_TIME, now), (EVENT_COUNT, 0), *attributes]
+        values = [(CREATION_TIME, now), (EVENT_COUNT, 0), *((shared_key(key), value) for key, value in attributes)]
         created = self._state.new_segment(identifier, segment, kind, key_length, now)
         created.stage_attributes(values)
         self._state.staged_by_name[segment] = self._state.staged_creates[identifier] = created

@@ -128,6 +128,8 @@ def _load_segment(reader: fields.Reader, sequence: int, untiered: UntieredRoom |
     segment.length, segment.start_offset, segment.sealed = length, start, bool(sealed)
     segment.set_attributes(sequence, reader.attributes())
     segment.index = ops.IndexRoot.read(reader)
-    segment.index_pages = Coverage(reader.refs())
-    segment.chunks = Coverage(reader.refs())
+    if pages := reader.refs():
+        segment.index_pages = Coverage(pages)
+    if chunks := reader.refs():
+        segment.chunks = Coverage(chunks)
     return segment

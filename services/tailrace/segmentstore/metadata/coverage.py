@@ -8,11 +8,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tailrace.segmentstore.metadata.fields import ChunkRef
 
 _offset = attrgetter("segment_offset")
+_NO_REFS: list[ChunkRef] = []  # of every segment without any; never changed
 
 
 class Coverage:
@@ -20,8 +21,8 @@ class Coverage:
 
     __slots__ = ("_changed_from", "_refs")
 
-    def __init__(self, refs: Iterable[ChunkRef] = ()) -> None:
-        self._refs: list[ChunkRef] = sorted(refs, key=_offset)
+    def __init__(self, refs: Sequence[ChunkRef] = ()) -> None:
+        self._refs: list[ChunkRef] = sorted(refs, key=_offset) if refs else _NO_REFS
         self._changed_from = self._refs[0].segment_offset if self._refs else None
         for left, right in pairwise(self._refs):
             if left.end > right.segment_offset:
@@ -46,7 +47,10 @@ class Coverage:
         """Add a reference. Raises ValueError when it is empty or overlaps another one."""
         if ref.length <= 0 or self.overlaps(ref.segment_offset, ref.end):
             raise ValueError(f"chunk reference {ref} is empty or overlaps")
-        self._refs.insert(bisect_right(self._refs, ref.segment_offset, key=_offset), ref)
+        if self._refs:
+            self._refs.insert(bisect_right(self._refs, ref.segment_offset, key=_offset), ref)
+        else:
+            self._refs = [ref]
         self._changed(ref.segment_offset)
 
     def _changed(self, offset: int) -> None:
@@ -134,12 +138,14 @@ class Coverage:
         index = 0
         while index < len(self._refs) and self._refs[index].end <= start:
             index += 1
-        dropped, self._refs = self._refs[:index], self._refs[index:]
+        if not index:
+            return []
+        dropped, self._refs = self._refs[:index], self._refs[index:] or _NO_REFS
         return dropped
 
     def clear(self) -> list[ChunkRef]:
         """Remove and return all references."""
-        dropped, self._refs = self._refs, []
+        dropped, self._refs = self._refs, _NO_REFS
         return dropped
 
 

@@ -23,6 +23,9 @@ class DirtyBatch(NamedTuple):
     flushed_through: int
 
 
+_NO_KEYS: list[bytes] = []  # of every segment that waits for none; never changed
+
+
 class DirtyAttributes:
     """Maps attributes to the operation that updated them last; ordered by update, and by id on request."""
 
@@ -42,7 +45,7 @@ class DirtyAttributes:
         self._counted = True
         self._sequences: dict[bytes, int] = {}
         self._ordered: SortedList[bytes] | None = None  # made when the order is needed: most segments have few
-        self._new: list[bytes] = []  # sorted in one batch when the order is needed
+        self._new = _NO_KEYS  # sorted in one batch when the order is needed
         self._position = b""  # the last flush of neighbours ended here
         self._round_through = 0  # the newest update when the present round began
         self._round_left = 0  # flushes that this round may still take in byte order
@@ -63,7 +66,10 @@ class DirtyAttributes:
         if key in sequences:
             del sequences[key]  # insert it at the end: the order is that of the updates
         else:
-            self._new.append(key)
+            if self._new:
+                self._new.append(key)
+            else:
+                self._new = [key]
             if self._counted:
                 self._room.attribute_bytes += ATTRIBUTE_BYTES
         sequences[key] = sequence
@@ -76,7 +82,10 @@ class DirtyAttributes:
             for key in updates:
                 sequences.pop(key, None)  # insert it at the end
         sequences.update(updates)
-        self._new += new
+        if self._new:
+            self._new += new
+        else:
+            self._new = new
         if self._counted:
             self._room.attribute_bytes += len(new) * ATTRIBUTE_BYTES
 
@@ -143,7 +152,7 @@ class DirtyAttributes:
             self._ordered = SortedList()
         if self._new:
             self._ordered.update(self._new)
-            self._new.clear()
+            self._new = _NO_KEYS
         return self._ordered
 
     def _remove(self, keys: list[bytes]) -> None:
@@ -151,7 +160,7 @@ class DirtyAttributes:
             return
         if len(keys) == len(self._sequences):
             self._sequences.clear()
-            self._new.clear()
+            self._new = _NO_KEYS
             self._ordered = None
         else:
             ordered = self._in_order()

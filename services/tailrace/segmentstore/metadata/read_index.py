@@ -63,14 +63,18 @@ class Entry:
         return self.offset + self.length
 
 
+_NO_STARTS: list[int] = []  # of every segment without entries; neither is changed
+_NO_ENTRIES: list[Entry] = []
+
+
 class ReadIndex:
     """Entries of one segment, sorted by offset, never overlapping."""
 
     __slots__ = ("_entries", "_starts")
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._entries: list[Entry] = []
+        self._starts = _NO_STARTS
+        self._entries = _NO_ENTRIES
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)
@@ -129,8 +133,11 @@ class ReadIndex:
             index < len(self._starts) and self._starts[index] < entry.end
         ):
             raise ValueError(f"read index entry at {entry.offset} overlaps")
-        self._starts.insert(index, entry.offset)
-        self._entries.insert(index, entry)
+        if self._entries:
+            self._starts.insert(index, entry.offset)
+            self._entries.insert(index, entry)
+        else:
+            self._starts, self._entries = [entry.offset], [entry]
         entry.owner = self
 
     def remove(self, entry: Entry) -> None:
@@ -138,6 +145,9 @@ class ReadIndex:
         index = bisect_left(self._starts, entry.offset)
         if index >= len(self._entries) or self._entries[index] is not entry:
             raise KeyError(entry.offset)
+        if len(self._entries) == 1:
+            self._starts, self._entries = _NO_STARTS, _NO_ENTRIES
+            return
         del self._starts[index]
         del self._entries[index]
 
@@ -154,5 +164,5 @@ class ReadIndex:
 
     def clear(self) -> list[Entry]:
         """Remove and return all entries."""
-        entries, self._entries, self._starts = self._entries, [], []
+        entries, self._entries, self._starts = self._entries, _NO_ENTRIES, _NO_STARTS
         return entries

@@ -12,7 +12,14 @@ from tailrace.common.errors import CorruptionError, SegmentTruncatedError
 from tailrace.common.names import is_internal_segment
 from tailrace.segmentstore.api import (
     CORE_ATTRIBUTE_PREFIX,
+    CREATION_TIME,
+    EVENT_COUNT,
     ROLLOVER_SIZE,
+    SCALE_POLICY_RATE,
+    SCALE_POLICY_TYPE,
+    TABLE_COMPACTION_OFFSET,
+    TABLE_ENTRY_COUNT,
+    TABLE_TOTAL_ENTRY_COUNT,
     SegmentKind,
     SegmentProperties,
     is_core_attribute,
@@ -34,6 +41,20 @@ if TYPE_CHECKING:
 
 _EVICTION_RUN = 256
 """Attributes that an eviction takes from the map at once, while it changes the map."""
+
+
+_CORE_KEYS = {
+    key: key
+    for key in (
+        *(CREATION_TIME, EVENT_COUNT, SCALE_POLICY_TYPE, SCALE_POLICY_RATE, ROLLOVER_SIZE),
+        *(TABLE_ENTRY_COUNT, TABLE_TOTAL_ENTRY_COUNT, TABLE_COMPACTION_OFFSET),
+    )
+}
+
+
+def shared_key(key: bytes) -> bytes:
+    """Return the one object for the id of a usual core attribute: every segment has some of them."""
+    return _CORE_KEYS.get(key, key)
 
 
 class Damage(NamedTuple):
@@ -106,7 +127,8 @@ class Segment:
         self.staged_gone = False
         self.latest: dict[bytes, int] = {}  # least recently used first
         self.committed: dict[bytes, int] = {}
-        self.core: dict[bytes, int] = {}  # the core attributes in `committed`; never evicted
+        self.core = self.committed
+        """The core attributes in `committed`, which are never evicted: itself, until it has others."""
         self.dirty = DirtyAttributes(untiered)
         self.index = ops.EMPTY_INDEX
         self.index_pages = Coverage()
@@ -121,7 +143,7 @@ class Segment:
         self.flushing = False
         self.read_index = ReadIndex()
         self.rate: SegmentRate | None = None  # from the first time that it is asked for
-        self.waiters: dict[asyncio.Future[None], None] = {}
+        self.waiters: dict[asyncio.Future[None], None] | None = None
 
     @property
     def attribute_key_length(self) -> int:
@@ -177,6 +199,8 @@ class Segment:
                 del held[key]
             else:
                 held[key] = count - 1
+        if not held:
+            held.clear()  # frees its table
 
     def touch(self, keys: Iterable[bytes]) -> None:
         """Mark the attributes in memory as the most recently used."""
@@ -189,21 +213,39 @@ class Segment:
         """Commit final attribute values."""
         committed, core, put = self.committed, self.core, self.dirty.put
         for key, value in values:
-            committed[key] = value
-            if key in core or is_core_attribute(key):
-                core[key] = value
+            if key in core:
+                committed[key] = core[key] = value
+            elif is_core_attribute(key):
+                kept = shared_key(key)
+                committed[kept] = core[kept] = value
             else:
+                if core is committed:
+                    core = self._part_core()
+                committed[key] = value
                 put(key, sequence)
 
     def set_last_attributes(self, values: dict[bytes, int], sequences: dict[bytes, int]) -> None:
         """Commit the last values of attributes, in the order of the operations that set them: `sequences`."""
-        self.committed.update(values)
         core = [key for key in values if key.startswith(CORE_ATTRIBUTE_PREFIX) and is_core_attribute(key)]
+        if len(core) < len(values):
+            self._part_core()
+        self.committed.update(values)
         for key in core:
             self.core[key] = values[key]
         if core:
             sequences = {key: sequence for key, sequence in sequences.items() if key not in self.core}
         self.dirty.put_all(sequences)
+
+    def keep(self, key: bytes, value: int) -> None:
+        """Keep a value in memory that the index holds, or that it knows not to be set."""
+        self._part_core()
+        self.latest[key] = self.committed[key] = value
+
+    def _part_core(self) -> dict[bytes, int]:
+        """Return the core attributes, apart from the others that the segment gets now."""
+        if self.core is self.committed:
+            self.core = dict(self.committed)
+        return self.core
 
     @property
     def clean_values(self) -> int:
@@ -258,15 +300,21 @@ class Segment:
     async def changed(self) -> None:
         """Wait until `wake`; a cancelled reader removes its waiter."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.waiters[waiter] = None
+        waiters = self.waiters
+        if waiters is None:
+            waiters = self.waiters = {}
+        waiters[waiter] = None
         try:
             await waiter
         finally:
-            self.waiters.pop(waiter, None)
+            waiters.pop(waiter, None)
 
     def wake(self) -> None:
         """Wake waiting readers, so that they check the segment again."""
-        waiters, self.waiters = self.waiters, {}
+        waiters = self.waiters
+        if waiters is None:
+            return
+        self.waiters = None
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

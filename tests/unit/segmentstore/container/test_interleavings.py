@@ -226,7 +226,7 @@ async def test_readers_that_go_away_leave_nothing_behind(world: World) -> None:
         await asyncio.sleep(0)
         reading.cancel()
         await asyncio.wait([reading])
-    assert container.state.by_name[NAME].waiters == {}
+    assert not container.state.by_name[NAME].waiters
 
 
 async def test_an_operation_that_does_not_fit_the_state_stops_the_container(

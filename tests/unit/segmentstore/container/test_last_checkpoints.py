@@ -124,3 +124,22 @@ async def test_an_owner_that_was_fenced_leaves_no_checkpoint(world: World) -> No
     await former.close()
     assert len(world.log.frames) == frames
     assert await later.read_exact(NAME, OPERATIONS, 5) == b"later"
+
+
+async def test_many_frames_make_a_checkpoint_due_without_a_flush(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a start after a kill is bounded, also while many segments have bytes that Tier 2 lacks."""
+    monkeypatch.setattr(limits, "LOG_FILE_CHECKPOINT_FRAMES", OPERATIONS)
+    monkeypatch.setattr(limits, "FLUSH_TICK_S", 1000.0)
+    container = await world.open()
+    world.objects.outage = True
+    for number in range(OPERATIONS // 2):  # one frame each
+        name = f"scope/stream/{number}.#epoch.0"
+        await container.create_segment(name)
+        await container.append(name, [b"pending"])
+    assert not container.background.checkpointer.wants_flush()
+    await container.background.checkpointer.run_if_due()
+    await container.close(at_once=True)
+    world.objects.outage = False
+    container = await world.open()
+    assert replayed(container) <= 2
+    assert await container.read_exact("scope/stream/3.#epoch.0", 0, 7) == b"pending"

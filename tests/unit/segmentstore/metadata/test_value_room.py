@@ -173,7 +173,7 @@ def test_the_count_is_never_below_what_is_there_and_the_bound_holds(
         if step == "load":
             for key in keys:
                 if key not in segment.latest:
-                    segment.latest[key] = segment.committed[key] = 7
+                    segment.keep(key, 7)
             room.count(segment)
         elif step == "flush":
             segment.dirty.settle(sequence)
