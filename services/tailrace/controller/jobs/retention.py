@@ -24,7 +24,7 @@ from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.workflows.slots import StepSlots
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from tailrace.controller.instances.membership import Membership
     from tailrace.controller.managers.retention import RetentionManager
@@ -40,6 +40,16 @@ class _Repeat(NamedTuple):
     timer: asyncio.TimerHandle
     pause_s: float
     incomplete: int
+
+
+def _by_table(entries: Sequence[Stored], buckets: Collection[int]) -> list[tuple[StreamKey, Stored]]:
+    """Return the listed streams of these buckets, those of one table together: their changes share appends to it."""
+    found: list[tuple[int, StreamKey, Stored]] = []
+    for entry in entries:
+        record = readable(RetainedStream, RETENTION_TABLE, entry)
+        if record is not None and (bucket := bucket_of(record.scope, record.stream)) in buckets:
+            found.append((bucket, StreamKey(record.scope, record.stream), entry))
+    return [(key, entry) for _, key, entry in sorted(found, key=lambda each: each[:2])]
 
 
 class RetentionJob:
@@ -156,16 +166,11 @@ class RetentionJob:
                 entries, token = await metadata.entries(RETENTION_TABLE, limits.METADATA_TABLE_PAGE_ENTRIES, token)
                 if not entries:
                     break
-                for entry in entries:
-                    record = readable(RetainedStream, RETENTION_TABLE, entry)
-                    if record is not None and bucket_of(record.scope, record.stream) in buckets:
-                        await room.acquire()
-                        key = StreamKey(record.scope, record.stream)
-                        task = asyncio.get_running_loop().create_task(
-                            self._apply(key, entry), name=f"retention of {key}"
-                        )
-                        under_way.add(task)
-                        task.add_done_callback(ended)
+                for key, entry in _by_table(entries, buckets):
+                    await room.acquire()
+                    task = asyncio.get_running_loop().create_task(self._apply(key, entry), name=f"retention of {key}")
+                    under_way.add(task)
+                    task.add_done_callback(ended)
             if under_way:
                 await asyncio.wait(set(under_way))
         finally:

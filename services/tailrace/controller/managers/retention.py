@@ -25,6 +25,7 @@ from tailrace.controller.managers.sizes import SizeReader
 from tailrace.controller.managers.subscribers import subscribers_in
 from tailrace.controller.metadata.changes import Change, Snapshot
 from tailrace.controller.metadata.model import WRITABLE_STATES, RecordedCut, StreamState
+from tailrace.controller.metadata.ports import NOT_EXISTS
 from tailrace.controller.metadata.records import (
     RetentionCut,
     RetentionRecord,
@@ -83,7 +84,7 @@ class _Stream:
     """When the application began. All of its decisions are for this time."""
     places: Places
     edited: bool = False
-    """Whether the retention set was changed since, so that the snapshot is an old one."""
+    """Whether it changed the retention set since, so that the snapshot has an earlier one."""
 
     @property
     def record_key(self) -> bytes:
@@ -248,6 +249,15 @@ class RetentionManager:
 
         await self._edit_with_cut(stream, add)
 
+    def _known(self, stream: _Stream) -> Snapshot | None:
+        """Return the records as they were read when the application began, with what it has written since."""
+        if not stream.edited:
+            return stream.snapshot
+        written = self._store.remembered(stream.key, [stream.record_key])
+        if written is None:
+            return None
+        return Snapshot(stream.key.table, {**stream.snapshot.stored, **written.stored})
+
     async def _judge_clock(self, stream: _Stream) -> int:
         """Return how far the time is from that of the last application, if it does not count yet; else 0."""
         found = judged(stream.now_ms, stream.applied_ms, stream.seen_ms, stream.recorded, self._period_ms)
@@ -338,12 +348,12 @@ class RetentionManager:
             if after == before:
                 return Change(before)
             added = {} if cut is None else {key.retention_cut(incarnation, before.next_number): cut}
-            # Also under the root's version: else a deleted stream could leave its retention set behind.
-            return Change(after, {key.root: root, stream.record_key: after, **added})
+            # What is new also under the root's version: else a deleted stream could leave it behind. What a deletion
+            # finds it removes, and then nothing is written under its version.
+            is_new = added or snapshot.version(stream.record_key) == NOT_EXISTS
+            return Change(after, {**({key.root: root} if is_new else {}), stream.record_key: after, **added})
 
-        # What was read when the application began decides first, and later what the last change wrote.
-        first = None if stream.edited else stream.snapshot
-        after = await self._store.change(key, [stream.record_key], change, first=first, by_memory=stream.edited)
+        after = await self._store.change(key, [stream.record_key], change, first=self._known(stream))
         stream.edited = True
         stream.recorded, stream.applied_ms, stream.seen_ms = after.recorded, after.applied_ms, after.seen_ms
 
