@@ -397,6 +397,7 @@ DIRECT_CLOCK_SKEW_MAX_MS: Final = 60_000  # between the segment stores that crea
 
 # -- controller ---------------------------------------------------------------------------------------------------
 METADATA_BUCKETS: Final = 64  # tables that hold streams; never changes in a cluster
+SCOPES_REMEMBERED_MAX: Final = 1000  # as a controller read them last
 BUCKETS_CACHED_MAX: Final = 2000  # names whose bucket a process keeps
 METADATA_TABLE_PAGE_ENTRIES: Final = 1000
 METADATA_CONFLICTS_MAX: Final = 100  # optimistic updates lost in a row before giving up

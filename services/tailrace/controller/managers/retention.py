@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tailrace.controller.managers.stream_cuts import CutReader
     from tailrace.controller.managers.streams import StreamManager
     from tailrace.controller.metadata.stream_store import StreamKey
-    from tailrace.controller.retention.decision import Cut
+    from tailrace.controller.retention.decision import Cut, Place
     from tailrace.controller.workflows.context import WorkflowContext
     from tailrace.controller.workflows.driver import StreamDriver
 
@@ -119,8 +119,8 @@ class RetentionManager:
         that does not count yet (`tailrace.controller.retention.clock`) no cut is recorded and nothing goes by age.
 
         Raises:
-            NoSuchStreamError: it is being created or deleted, or was deleted meanwhile. UnavailableError. BadRequestError: a subscriber's cut names a segment that the stream
-            does not have. DeadlineError: the truncation continues.
+            NoSuchStreamError: it is being created, or was deleted meanwhile. UnavailableError. BadRequestError: a
+            subscriber's cut names a segment that the stream does not have. DeadlineError: the truncation continues.
         """
         stream = await self._begin(key)
         if isinstance(stream, Application):
@@ -200,7 +200,17 @@ class RetentionManager:
     async def _decide(self, stream: _Stream, head: Cut) -> Truncation | None:
         """Return where to truncate, beyond the head; None for nowhere."""
         places = stream.places
-        head = await places.positions(head)
+        moved: Cut | None = None
+
+        async def head_position() -> Cut:
+            nonlocal moved
+            if moved is None:  # most streams have too little for any truncation, and no subscriber
+                moved = await places.positions(head)
+            return moved
+
+        async def place(cut: Cut) -> Place:
+            return await places.place_of_head(cut, await head_position())
+
         lowest: Cut | None = None
         async for _, subscriber in subscribers_in(self._context, stream.key, stream.root.incarnation, stream.snapshot):
             cut = subscriber.cut
@@ -209,12 +219,13 @@ class RetentionManager:
             await places.note_ranges(cut)
             lowest = cut if lowest is None else earliest([lowest, cut], places.ranges)
             await asyncio.sleep(0)  # a thousand subscribers of a thousand segments each take a second
-        bound = None if lowest is None else await places.place_of_head(lowest, head)
-        # Without a subscriber no decision asks for it, and most streams have none.
-        head_bytes = 0 if bound is None else await self._sizes.before(stream.key, stream.root, head)
+        bound, head_bytes = None, 0
+        if lowest is not None:
+            bound = await place(lowest)
+            head_bytes = await self._sizes.before(stream.key, stream.root, await head_position())
         deciding = decide(stream.policy, stream.now_ms, stream.recorded, bound, places.ranges, head_bytes)
-        chosen = await places.answer(deciding, lambda cut: places.place_of_head(cut, head))
-        if chosen is None or compare_cuts(head, chosen.cut, places.ranges) is not CutOrder.BEFORE:
+        chosen = await places.answer(deciding, place)
+        if chosen is None or compare_cuts(await head_position(), chosen.cut, places.ranges) is not CutOrder.BEFORE:
             return None
         return chosen
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tailrace.common import limits
@@ -48,6 +49,7 @@ class ScopeStore:
         self._metadata = metadata
         self._clock = clock
         self._entropy = entropy
+        self._recent: OrderedDict[str, ScopeRecord] = OrderedDict()  # as they were read last
 
     # -- scopes
 
@@ -199,6 +201,13 @@ class ScopeStore:
             raise NoSuchScopeError(f"scope {scope} does not exist")
         return record
 
+    async def latest(self, scope: str) -> ScopeRecord:
+        """Return the record of a scope as this controller read it last. Raises NoSuchScopeError.
+
+        After an entry was written by it, the present one must be read: the scope may have been deleted.
+        """
+        return self._recent.get(scope) or await self.require_existing(scope)
+
     async def get(self, scope: str, name: str, kind: type[R]) -> R | None:
         """Return the entry of that name; None when the entry or the scope does not exist."""
         owner = await self._read(scope)
@@ -294,7 +303,14 @@ class ScopeStore:
 
     async def _read(self, scope: str) -> ScopeRecord | None:
         found = (await self._metadata.get(SCOPES_TABLE, [scope.encode()]))[0]
-        return None if found is None else decode(ScopeRecord, found.value, f"{SCOPES_TABLE}[{scope}]")
+        self._recent.pop(scope, None)
+        if found is None:
+            return None
+        record = decode(ScopeRecord, found.value, f"{SCOPES_TABLE}[{scope}]")
+        self._recent[scope] = record
+        if len(self._recent) > limits.SCOPES_REMEMBERED_MAX:
+            self._recent.popitem(last=False)
+        return record
 
     async def _get(self, scope: str, owner: ScopeRecord, key: bytes) -> Stored | None:
         table = scope_table(scope, owner.nonce)

@@ -46,14 +46,15 @@ async def add_new(
 ) -> ScopeRecord:
     """List a stream that is being created, and index its tags; return the scope.
 
-    It is written as one that is not listed yet, without a look. When it is listed already, by an earlier run of this
-    step, or its scope is being deleted, `add` does the rest. ``listed_in`` is for a mark stream: the scope that lists
+    It is written as one that is not listed yet, without a look, into the scope that this controller read last; the
+    scope is read again afterwards. When the stream is listed already, by an earlier run of this step, or its scope is
+    being deleted, `add` does the rest. ``listed_in`` is for a mark stream: the scope that lists
     its stream. It stays until that stream is deleted, which deletes the mark stream, too.
 
     Raises:
         NoSuchScopeError, WriteConflictError: as `add`.
     """
-    owner = await context.scopes.require_existing(key.scope) if listed_in is None else listed_in
+    owner = await context.scopes.latest(key.scope) if listed_in is None else listed_in
     if owner.deleting:
         return await add(context, key, root)
     await require_current(context, key, root)

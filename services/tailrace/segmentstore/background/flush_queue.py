@@ -27,7 +27,8 @@ class FlushQueue:
         self._attributes_wake = asyncio.Event()
         self._flush_now = False
         self._segments: dict[int, Segment] = {}
-        self._pending: set[int] = set()  # those with un-tiered bytes
+        # Those of them with un-tiered bytes: many segments wait with a few attributes alone.
+        self._pending: dict[int, Segment] = {}
 
     @property
     def pending_segments(self) -> int:
@@ -39,7 +40,7 @@ class FlushQueue:
         if segment.segment_id not in self._segments:
             self._segments[segment.segment_id] = segment
         if segment.pending:
-            self._pending.add(segment.segment_id)
+            self._pending[segment.segment_id] = segment
         if segment.dirty:
             if segment.attributes_deadline == math.inf:
                 segment.attributes_deadline = asyncio.get_running_loop().time() + limits.FLUSH_INTERVAL_S
@@ -73,9 +74,9 @@ class FlushQueue:
         """Return the segments whose bytes are to be flushed; forget those that `live` no longer holds."""
         now_s = asyncio.get_running_loop().time()
         due = []
-        for segment in self._live(live):
+        for segment in self._live(self._pending, live):
             if not segment.pending:
-                self._pending.discard(segment.segment_id)  # a truncation took them
+                self._forget_clean(segment)  # a truncation took them
             elif segment.flushing:
                 continue
             elif (
@@ -95,7 +96,7 @@ class FlushQueue:
         """
         now_s = asyncio.get_running_loop().time()
         due, others = [], []
-        for segment in self._live(live):
+        for segment in self._live(self._segments, live):
             count = len(segment.dirty)
             if not count or (segment.damage is not None and segment.damage.retry_at_s > now_s):
                 continue
@@ -114,13 +115,13 @@ class FlushQueue:
             excess -= len(segment.dirty)
         return due
 
-    def _live(self, live: Mapping[int, Segment]) -> Iterator[Segment]:
-        for segment_id, segment in list(self._segments.items()):
+    def _live(self, some: Mapping[int, Segment], live: Mapping[int, Segment]) -> Iterator[Segment]:
+        for segment_id, segment in list(some.items()):
             if live.get(segment_id) is segment:
                 yield segment
-            else:
-                self._pending.discard(segment_id)
-                del self._segments[segment_id]  # deleted, or merged: its bytes belong to the target now
+            else:  # deleted, or merged: its bytes belong to the target now
+                self._pending.pop(segment_id, None)
+                self._segments.pop(segment_id, None)
 
     def flushed(self, segment: Segment) -> None:
         """Set the segment's next deadline; forget it when Tier 2 holds all of it."""
@@ -136,7 +137,7 @@ class FlushQueue:
 
     def _forget_clean(self, segment: Segment) -> None:
         if not segment.pending:
-            self._pending.discard(segment.segment_id)
+            self._pending.pop(segment.segment_id, None)
             if not segment.dirty:
                 self._segments.pop(segment.segment_id, None)
 

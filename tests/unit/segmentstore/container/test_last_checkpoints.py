@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from structlog.testing import capture_logs
@@ -86,7 +87,7 @@ async def test_a_full_log_gets_no_last_checkpoint(world: World) -> None:
     world.log.capacity_bytes = limits.LOG_RESERVE_BYTES + 256 * KIB
     container = await filled(world)
     world.objects.outage = True
-    with pytest.raises(DiskFullError):
+    with contextlib.suppress(DiskFullError):
         while True:
             await container.append(NAME, [bytes(32 * KIB)])
     length = (await container.info(NAME)).length
