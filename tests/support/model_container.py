@@ -365,6 +365,17 @@ class ModelContainer:
         await self._staged(apply)
         return result
 
+    async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
+        lengths = []
+        for source in sources:
+            try:
+                lengths.append((await self.merge(target, source)).target_length)
+            except NoSuchSegmentError as error:
+                if error.segment != source:
+                    raise
+                lengths.append(self._segment(target).length)
+        return lengths
+
     # -- reads ---------------------------------------------------------------------------------------------------
 
     async def info(self, segment: str) -> SegmentProperties:

@@ -312,6 +312,17 @@ class SegmentContainer(Protocol):
         """
         ...
 
+    async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
+        """Merge sources in order, as `merge` does; they are staged one after the other and made durable together.
+
+        Returns the target's length after each. A missing source counts as merged; it has the length of that time.
+
+        Raises:
+            NoSuchSegmentError, SegmentSealedError: the target. SegmentTruncatedError: the source that it names. The
+            sources before it are merged.
+        """
+        ...
+
     async def info(self, segment: str) -> SegmentProperties:
         """Return the committed properties."""
         ...

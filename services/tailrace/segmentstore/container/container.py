@@ -171,6 +171,10 @@ class Container:
         """See `SegmentContainer.merge`."""
         return await self._operations.merge(target, source, updates)
 
+    async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
+        """See `SegmentContainer.merge_batch`."""
+        return await self._operations.merge_batch(target, sources)
+
     async def update_attributes(self, segment: str, updates: Sequence[AttributeUpdate]) -> None:
         """See `SegmentContainer.update_attributes`."""
         await self._operations.update_attributes(segment, updates)

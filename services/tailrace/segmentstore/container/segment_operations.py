@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common import limits
 from tailrace.common.errors import (
@@ -13,6 +14,7 @@ from tailrace.common.errors import (
     SegmentExistsError,
     SegmentSealedError,
     SegmentTruncatedError,
+    TailraceError,
 )
 from tailrace.common.names import check_segment_name, is_internal_segment
 from tailrace.segmentstore.api import (
@@ -35,6 +37,13 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.container.rates import RateSampler
     from tailrace.segmentstore.metadata.fields import Attributes
     from tailrace.segmentstore.metadata.segment import Segment
+
+
+class _BegunMerge(NamedTuple):
+    """A merge that is staged, or was merged before; ``committed`` is done when it is committed, None when it was."""
+
+    result: MergeResult
+    committed: asyncio.Future[None] | None
 
 
 class SegmentOperations:
@@ -119,12 +128,43 @@ class SegmentOperations:
 
     async def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate]) -> MergeResult:
         """See `SegmentContainer.merge`."""
+        merged = await self._begin_merge(target, source, updates)
+        if merged.committed is not None:
+            await merged.committed
+        return merged.result
+
+    async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
+        """See `SegmentContainer.merge_batch`."""
+        lengths: list[int] = []
+        last: asyncio.Future[None] | None = None
+        for number, source in enumerate(sources, 1):
+            if number % limits.MERGE_SOURCES_PER_TURN == 0:
+                await asyncio.sleep(0)
+            try:
+                merged = await self._begin_merge(target, source, ())
+            except NoSuchSegmentError as error:
+                if error.segment != source:
+                    raise
+                lengths.append(self._core.committed_segment(target).length)  # all before it are committed
+                continue
+            except TailraceError:
+                self._core.check_running()
+                await self._core.barrier()  # the sources before it are merged
+                raise
+            last = merged.committed
+            lengths.append(merged.result.target_length)
+        if last is not None:
+            await last  # operations commit in order
+        return lengths
+
+    async def _begin_merge(self, target: str, source: str, updates: Sequence[AttributeUpdate]) -> _BegunMerge:
+        """Stage a merge, or return the result of an earlier one of the same source. Raises as `merge`."""
         await self._core.admit_control()
         while True:
             into = await self._settled_segment(target)
             origin = self._state.staged_by_name.get(source)
             if origin is None:
-                return await self._merged_before(into, source)
+                return _BegunMerge(await self._merged_before(into, source), None)
             if origin is into:
                 raise BadRequestError("a segment cannot be merged into itself")
             if into.kind.is_table or origin.kind.is_table:
@@ -145,9 +185,9 @@ class SegmentOperations:
         own = [update for update in updates if update.attribute_id != EVENT_COUNT]
         values = await self._final_values(into, [*own, added])
         self._rates.merged(into, origin, added.value, self._clock.now_ms())
-        return await self._stage_merge(into, origin, values)
+        return self._stage_merge(into, origin, values)
 
-    async def _stage_merge(self, into: Segment, origin: Segment, values: Attributes) -> MergeResult:
+    def _stage_merge(self, into: Segment, origin: Segment, values: Attributes) -> _BegunMerge:
         offset, length = into.staged_length, origin.staged_length
         self._core.cache.stage_merge(into.read_index, into.length)
         into.staged_length += length
@@ -156,8 +196,8 @@ class SegmentOperations:
         del self._state.staged_by_name[origin.name]
         origin.staged_gone = origin.staged_sealed = True
         operation = ops.Merge(into.segment_id, origin.segment_id, offset, length, self._clock.now_ms(), values)
-        await self._core.processor.stage_control(operation)
-        return MergeResult(offset, offset + length)
+        committed = self._core.processor.stage_control(operation)
+        return _BegunMerge(MergeResult(offset, offset + length), committed)
 
     async def _merged_before(self, target: Segment, source: str) -> MergeResult:
         """Return the result of an earlier merge of the same source; it may be staged and not committed yet."""

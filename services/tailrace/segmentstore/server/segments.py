@@ -229,27 +229,28 @@ async def merge_segments(call: Call, command: c.MergeSegments) -> Command:
 
 async def merge_batch(call: Call, command: c.MergeSegmentsBatch) -> Command:
     """Merge several sources in order; one that is missing counts as merged (docs/protocol/wire.md#replies)."""
-    merged = []
     for number, source in enumerate(command.sources, 1):
         if number % limits.MERGE_SOURCES_PER_TURN == 0:
             await asyncio.sleep(0)
-        try:
-            length = await _merge(call, command.target, source, ())
-        except NoSuchSegmentError as error:
-            if error.segment != source:
-                raise
-            length = (await call.container.info(command.target)).length
-        merged.append(c.MergedSource(source, length))
+        await _check_source(call, command.target, source)
+    lengths = await call.container.merge_batch(command.target, command.sources)
+    for source in command.sources:
+        call.transients.pop(source, None)
     await confirmed(call.container)  # all of them may be missing
+    merged = [c.MergedSource(*item) for item in zip(command.sources, lengths, strict=True)]
     return c.SegmentsBatchMerged(command.request_id, command.target, merged)
 
 
-async def _merge(call: Call, target: str, source: str, updates: Sequence[AttributeUpdate]) -> int:
+async def _check_source(call: Call, target: str, source: str) -> None:
     names.check_segment_name(source)
     if call.context.registry.container_for(source) is not call.container:
         raise BadRequestError(f"source {source} and target {target} are in different containers")
     await refuse_table(call.container, target)
     await refuse_table(call.container, source)
+
+
+async def _merge(call: Call, target: str, source: str, updates: Sequence[AttributeUpdate]) -> int:
+    await _check_source(call, target, source)
     events = await _event_count(call, source)
     counted = (*updates, AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, events))
     result = await call.container.merge(target, source, counted)

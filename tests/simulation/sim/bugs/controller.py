@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from sim.bugs.registry import bug
 from sim.workloads.cluster import ClusterWorkload
 from tailrace.client.group.state.state import GroupState
-from tailrace.common.errors import NoSuchStreamError, TailraceError, UnavailableError
+from tailrace.common.errors import NoSuchSegmentError, NoSuchStreamError, TailraceError, UnavailableError
 from tailrace.common.names import SegmentName
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.instances.membership import Membership
@@ -34,7 +35,7 @@ from tailrace.controller.sweep.sightings import Sightings
 from tailrace.controller.workflows import commit_batches, commits, steps, transactions
 from tailrace.controller.workflows.context import WorkflowContext
 from tailrace.segmentstore.api import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
-from tailrace.segmentstore.server import segments
+from tailrace.segmentstore.container.container import Container
 
 
 def _many_commits(seed: int) -> ClusterWorkload:
@@ -90,16 +91,19 @@ def _transaction_committed_twice(patch: pytest.MonkeyPatch) -> None:
     """
     commit_pass = commits.commit_pass
 
-    async def copy(call: Any, target: str, source: str, updates: Sequence[AttributeUpdate]) -> int:
-        """Leaves the source where it is."""
-        length = (await call.container.info(source)).length
-        counted = AttributeUpdate(
-            EVENT_COUNT, AttributeUpdateType.ACCUMULATE, await segments._event_count(call, source)
-        )
-        if length:
-            content = await call.container.read_exact(source, 0, length)
-            await call.container.append(target, [content], [*updates, counted])
-        return int((await call.container.info(target)).length)
+    async def copy(self: Container, target: str, sources: Sequence[str]) -> list[int]:
+        """Leaves the sources where they are."""
+        lengths = []
+        for source in sources:
+            with contextlib.suppress(NoSuchSegmentError):
+                found = await self.info(source)
+                events = max(0, found.core_attributes.get(EVENT_COUNT, 0))
+                counted = AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, events)
+                if found.length:
+                    content = await self.read_exact(source, 0, found.length)
+                    await self.append(target, [content], [counted])
+            lengths.append((await self.info(target)).length)
+        return lengths
 
     async def clean_up(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
         """Deletes the sources of a batch that is complete."""
@@ -110,7 +114,7 @@ def _transaction_committed_twice(patch: pytest.MonkeyPatch) -> None:
             await context.segments.delete(own)
         return progressed
 
-    patch.setattr(segments, "_merge", copy)
+    patch.setattr(Container, "merge_batch", copy)
     patch.setattr(steps, "commit_pass", clean_up)
 
 

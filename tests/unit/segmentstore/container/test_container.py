@@ -14,6 +14,7 @@ from tailrace.common.errors import (
     ContainerStoppedError,
     CorruptionError,
     NoSuchSegmentError,
+    OutcomeUnknownError,
     SegmentExistsError,
     SegmentSealedError,
     SegmentTruncatedError,
@@ -304,6 +305,59 @@ async def test_merges_that_cannot_be(world: World) -> None:
     await container.seal(NAME)
     with pytest.raises(SegmentSealedError):
         await container.merge(NAME, TRANSACTION)
+
+
+async def test_sources_of_a_batch_are_merged_in_order_and_made_durable_together(world: World, reopen: Reopen) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+    sources = [f"{NAME}#transaction.{number:032x}" for number in range(6)]
+    count = AttributeUpdate(EVENT_COUNT, AttributeUpdateType.ACCUMULATE, 2)
+    for number, source in enumerate(sources[:-1]):
+        await container.create_segment(source)
+        await container.append(source, [bytes([65 + number])], [count])
+    await container.merge(NAME, sources[1])
+    frames = container.core.committer.frames
+    assert await container.merge_batch(NAME, sources) == [2, 2, 3, 4, 5, 5]  # one was merged before, one never was
+    assert container.core.committer.frames <= frames + 2  # the answer about each of those waits for what is staged
+    assert await container.merge_batch(NAME, sources[:2]) == [5, 5]
+    for _ in range(2):
+        assert await content(container) == b"BACDE"
+        assert (await container.info(NAME)).core_attributes[EVENT_COUNT] == 10
+        container = await reopen()
+
+
+async def test_a_batch_ends_at_a_source_that_cannot_be_merged(world: World, reopen: Reopen) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+    sources = [f"{NAME}#transaction.{number:032x}" for number in range(3)]
+    for source in sources:
+        await container.create_segment(source)
+        await container.append(source, [b"abc"])
+    await container.truncate(sources[1], 1)
+    with pytest.raises(SegmentTruncatedError, match=sources[1].replace("#", "\\#")):
+        await container.merge_batch(NAME, sources)
+    container = await reopen()
+    assert await content(container) == b"abc"
+    with pytest.raises(BadRequestError):
+        await container.merge_batch(NAME, [sources[2], NAME])
+    container = await reopen()
+    assert await content(container) == b"abcabc"
+    with pytest.raises(NoSuchSegmentError, match=OTHER):
+        await container.merge_batch(OTHER, [sources[0]])
+    await container.seal(NAME)
+    with pytest.raises(SegmentSealedError):
+        await container.merge_batch(NAME, [sources[1]])
+
+
+async def test_a_batch_of_merges_ends_with_its_container(world: World) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+    await container.create_segment(TRANSACTION)
+    merging = asyncio.create_task(container.merge_batch(NAME, [TRANSACTION, NAME]))
+    await asyncio.sleep(0)
+    await container.close(at_once=True)
+    with pytest.raises((ContainerStoppedError, OutcomeUnknownError)):
+        await merging
 
 
 async def test_a_large_event_counts_as_one(world: World) -> None:
