@@ -79,6 +79,9 @@ class Connection(asyncio.BufferedProtocol):
         self._error: ConnectionLostError | None = None
         self._writable = True
         self._waiting_writers: list[Callable[[], None]] = []
+        self._gathered: list[c.Buffer] = []
+        self._gathered_bytes = 0
+        self._flush_scheduled = False
         self._heard_at_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -119,6 +122,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once; requests in flight fail with ConnectionLostError."""
+        self._flush()
         self._lose(ConnectionLostError(f"connection to {self.endpoint} was closed"))
 
     async def close(self) -> None:
@@ -241,20 +245,31 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionLostError(str(self._error))
 
     def _write(self, parts: Sequence[c.Buffer]) -> None:
+        """Send the parts of a frame. Small ones leave together at the end of the event loop's turn."""
         assert self._transport is not None
         if self._transport.is_closing():
             return  # `connection_lost` follows; asyncio would drop the bytes too and log a warning
-        small: list[c.Buffer] = []
         for part in parts:
             if len(part) >= _SEPARATE_WRITE_MIN_BYTES:
-                if small:
-                    self._transport.write(b"".join(small))
-                    small = []
+                self._flush()
                 self._transport.write(part)
             else:
-                small.append(part)
-        if small:
-            self._transport.write(b"".join(small))
+                self._gathered.append(part)
+                self._gathered_bytes += len(part)
+        if self._gathered_bytes >= limits.SEND_GATHER_BYTES:
+            self._flush()
+        elif not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if gathered and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(gathered))
 
     # -- protocol -----------------------------------------------------------------------------------------------
 
