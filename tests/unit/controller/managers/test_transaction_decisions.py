@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tailrace.common import limits
-from tailrace.common.errors import OverloadedError
+from tailrace.common.errors import OverloadedError, WriteConflictError
 from tailrace.controller.metadata.metadata_store import bucket_of, bucket_table
 from tailrace.controller.metadata.ports import UNCONDITIONAL, Put
 from tailrace.controller.metadata.records import OpenShard, StreamRecord, TransactionRecord, decode, encode
@@ -136,6 +136,50 @@ async def test_the_root_stays_small_and_a_seal_aborts_all(api: Any, world: Any) 
     assert (await api.call("deleteStream", api.info)).status == pb.DeleteStreamStatus.SUCCESS
     left = [key for key in world.metadata.dump_table(TABLE) if key.startswith(KEY.root)]
     assert left == [KEY.root]
+
+
+@pytest.mark.parametrize("sole", [True, False])
+async def test_a_transaction_that_a_seal_aborts_while_it_begins_leaves_no_segment(
+    world: Any, make_api: Any, monkeypatch: pytest.MonkeyPatch, sole: bool
+) -> None:
+    api = make_api(await world.start(sole=sole))
+    await api.setup(2)
+    create, begun, sealed = world.segments.create_segment, asyncio.Event(), asyncio.Event()
+
+    async def late(name: str, **fields: Any) -> None:
+        begun.set()
+        await sealed.wait()
+        await create(name, **fields)
+
+    monkeypatch.setattr(world.segments, "create_segment", late)
+    beginning = asyncio.create_task(api.begin())
+    await begun.wait()
+    assert (await api.call("sealStream", api.info)).status == pb.UpdateStreamStatus.SUCCESS
+    sealed.set()
+    with pytest.raises(WriteConflictError, match="aborted while it began"):
+        await beginning
+    assert not [name for name in world.segments.names("scope/stream/") if "#transaction" in name]
+
+
+@pytest.mark.parametrize("sole", [True, False])
+async def test_only_a_controller_beside_others_reads_what_it_wrote(
+    world: Any, make_api: Any, monkeypatch: pytest.MonkeyPatch, sole: bool
+) -> None:
+    api = make_api(await world.start(sole=sole))
+    await api.setup(2)
+    for _ in range(limits.TRANSACTION_SHARDS):
+        await api.begin()  # then all shards are remembered
+    get, reads = world.metadata.get, 0
+
+    async def counting(table: str, keys: Any) -> Any:
+        nonlocal reads
+        reads += table == TABLE and any(b"/o/" in key for key in keys)
+        return await get(table, keys)
+
+    monkeypatch.setattr(world.metadata, "get", counting)
+    for _ in range(10):
+        await api.begin()
+    assert reads == (0 if sole else 10)
 
 
 async def test_what_another_controller_opened_is_decided_here_and_there(api: Any, world: Any) -> None:
