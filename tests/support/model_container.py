@@ -312,6 +312,12 @@ class ModelContainer:
         model.staged_attributes = dict(attributes)
         self.segments[segment] = model
 
+    async def begin_create(self, segment: str, *, attributes: Sequence[tuple[bytes, int]] = ()) -> asyncio.Future[None]:
+        await self.create_segment(segment, attributes=attributes)
+        created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        created.set_result(None)
+        return created
+
     async def seal(self, segment: str) -> int:
         model = self._segment(segment)
         if model.staged_sealed:

@@ -38,6 +38,7 @@ SEND_BUFFER_HIGH_BYTES: Final = 1 * MIB  # above it a connection gets no replies
 REPLY_FREE_BYTES: Final = 4 * KIB  # a reply that a connection without unsent bytes gets whatever the others hold
 SEND_PROGRESS_S: Final = 1.0  # while others wait for room, each connection must take replies within this time
 SEND_PROGRESS_MIN_BYTES: Final = 64 * KIB  # and at least so many bytes
+IN_PROCESS_REQUESTS_PER_TURN: Final = 64  # of those that come together, before other work of the event loop
 IN_PROCESS_LARGE_REPLIES_MAX: Final = 16  # to the controller in this process, of tables and lists, made at a time
 LARGE_REPLIES_PER_CONNECTION_MAX_BYTES: Final = 8 * MIB  # to one connection, of tables and lists, made at a time
 SEND_GATHER_BYTES: Final = 64 * KIB  # frames that one turn of the loop sends are joined up to this size

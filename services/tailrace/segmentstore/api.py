@@ -285,6 +285,10 @@ class SegmentContainer(Protocol):
         """
         ...
 
+    async def begin_create(self, segment: str, *, attributes: Sequence[tuple[bytes, int]] = ()) -> asyncio.Future[None]:
+        """Stage the creation of a stream segment as `create_segment` does; the future is done when it is durable."""
+        ...
+
     async def seal(self, segment: str) -> int:
         """Seal the segment; return its final length. Raises SegmentSealedError when it is sealed already."""
         ...

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.endpoints import single_endpoint_map
-from harness.interception import Call, Intercepted
+from harness.interception import Call, Intercepted, create_each, info_of_each
 from tailrace.cluster.endpoints import Endpoint, EndpointMap
 from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
 from tailrace.common.errors import (
@@ -106,6 +106,10 @@ class ModelSegments:
         """Create."""
         self._create(name, ModelSegment(scale_type=scale_type, target_rate=target_rate, rollover_bytes=rollover_bytes))
 
+    async def create_segments(self, names: Sequence[str], **fields: int) -> list[str]:
+        """Create each by itself."""
+        return await create_each(self, names, **fields)
+
     async def create_table(self, name: str, key_length: int = 0) -> None:
         """Create a table segment."""
         self._create(name, ModelSegment(key_length=key_length, is_table=True))
@@ -158,6 +162,10 @@ class ModelSegments:
     async def segment_info(self, name: str) -> ModelSegment:
         """Properties."""
         return self._get(name)
+
+    async def segment_infos(self, names: Sequence[str]) -> list[ModelSegment | None]:
+        """Properties of several."""
+        return await info_of_each(self, names)
 
     def names(self, prefix: str) -> list[str]:
         """Names of the segments below a prefix, sorted."""

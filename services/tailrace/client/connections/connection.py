@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from tailrace.client.connections.left_reads import LeftReads
 from tailrace.client.connections.resolve import resolve
 from tailrace.common import limits
-from tailrace.common.errors import ConnectionLostError, DeadlineError, OverloadedError, ProtocolError, UnsupportedError
+from tailrace.common.errors import (
+    ConnectionLostError,
+    DeadlineError,
+    OverloadedError,
+    ProtocolError,
+    UnavailableError,
+    UnsupportedError,
+)
+from tailrace.common.task_groups import gather_bounded
 from tailrace.kernel import scan_frames
 from tailrace.wire import commands as c
 from tailrace.wire.codec import PAYLOAD_MAX_BYTES, decode, encode, encode_parts
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
 
     from tailrace.client.connections.left_reads import ReadPlace
     from tailrace.client.types import Endpoint
+    from tailrace.common.errors import TailraceError
 
 WIRE_VERSION: Final = 16
 OLDEST_WIRE_VERSION: Final = 5
@@ -168,6 +177,19 @@ class Connection(asyncio.BufferedProtocol):
             self._pending.pop(request_id, None)
             if self._retired:
                 self._loop.call_soon(self._close_if_unused)  # the caller of this set-up may register a writer now
+
+    async def request_all(
+        self, commands: Sequence[Any], deadline_s: float | None = limits.CLIENT_REPLY_DEADLINE_S
+    ) -> list[c.Command | TailraceError]:
+        """Send commands, several at a time, and return the reply of each, or the error of one without a reply."""
+
+        async def one(command: Any) -> c.Command | TailraceError:
+            try:
+                return await self.request(command, deadline_s)
+            except UnavailableError as error:
+                return error
+
+        return await gather_bounded(commands, one)
 
     async def _read(
         self, place: ReadPlace, request_id: int, future: asyncio.Future[c.Command], *, is_new: bool

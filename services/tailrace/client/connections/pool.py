@@ -11,9 +11,11 @@ from tailrace.common.errors import ClientClosedError, OverloadedError
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Sequence
 
     from tailrace.client.connections.left_reads import ReadPlace
     from tailrace.client.types import Endpoint
+    from tailrace.common.errors import TailraceError
     from tailrace.wire import commands as c
 
 
@@ -29,6 +31,12 @@ class Requests(Protocol):
 
     async def request(self, command: Any, deadline_s: float | None = ...) -> c.Command:
         """See `Connection.request`."""
+        ...
+
+    async def request_all(
+        self, commands: Sequence[Any], deadline_s: float | None = ...
+    ) -> Sequence[c.Command | TailraceError]:
+        """See `Connection.request_all`."""
         ...
 
 

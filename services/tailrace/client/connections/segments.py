@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from tailrace.client.connections.pool import CONTROL_LANE
 from tailrace.client.connections.replies import error_of
+from tailrace.client.connections.together import first_replies
 from tailrace.client.retry import Attempts, with_retries
 from tailrace.client.types import (
     NO_VERSION,
@@ -42,6 +43,7 @@ from tailrace.common.errors import (
     WrongHostError,
 )
 from tailrace.common.real_ports import SystemEntropy
+from tailrace.common.task_groups import gather_bounded
 from tailrace.wire import commands as c
 
 if TYPE_CHECKING:
@@ -138,6 +140,7 @@ class SegmentClient:
         make: Callable[[str], c.Command],
         reply: type[R],
         recover: Callable[[Exception], Awaitable[R | None]] | None = None,
+        deadline_s: float | None = None,
     ) -> R:
         """Send a request with retries. `recover` converts an error after an uncertain attempt to a success."""
 
@@ -161,7 +164,7 @@ class SegmentClient:
                     raise
                 return answer
 
-        return await with_retries(attempt, self._entropy, self._deadline_s)
+        return await with_retries(attempt, self._entropy, self._deadline_s if deadline_s is None else deadline_s)
 
     # -- lifecycle ---------------------------------------------------------------------------------------------
 
@@ -175,6 +178,29 @@ class SegmentClient:
             c.SegmentCreated,
             _when(SegmentExistsError, c.SegmentCreated(0, name)),
         )
+
+    async def create_segments(
+        self, names: Sequence[str], *, scale_type: int = 0, target_rate: int = 0, rollover_bytes: int = 0
+    ) -> list[str]:
+        """Create segments together; return those that existed, also by an attempt of this call without a reply."""
+
+        def make(name: str, token: str) -> c.Command:
+            return c.CreateSegment(0, name, target_rate, scale_type, token, rollover_bytes)
+
+        attempts = Attempts(self._entropy, self._deadline_s)
+        replies = await first_replies(self, names, make, attempts.ends_s)
+
+        async def ask_again(name: str) -> None:
+            try:
+                replies[name] = await self._call(
+                    name, lambda token: make(name, token), c.SegmentCreated, deadline_s=attempts.left_s
+                )
+            except SegmentExistsError:
+                replies[name] = c.SegmentAlreadyExists(0, name, "")
+
+        answered = (c.SegmentCreated, c.SegmentAlreadyExists)
+        await gather_bounded([name for name in names if not isinstance(replies.get(name), answered)], ask_again)
+        return [name for name in names if isinstance(replies[name], c.SegmentAlreadyExists)]
 
     async def update_policy(self, name: str, scale_type: int, target_rate: int) -> None:
         """Set scale type and target rate. Raises SegmentSealedError."""
@@ -223,9 +249,31 @@ class SegmentClient:
     async def segment_info(self, name: str) -> SegmentInfo:
         """Return committed properties."""
         reply = await self._call(name, lambda token: c.GetStreamSegmentInfo(0, name, token), c.StreamSegmentInfo)
-        if not reply.exists or reply.is_deleted:
+        info = _info(reply)
+        if info is None:
             raise NoSuchSegmentError(name)
-        return SegmentInfo(name, reply.write_offset, reply.start_offset, reply.is_sealed, reply.last_modified)
+        return info
+
+    async def segment_infos(self, names: Sequence[str]) -> list[SegmentInfo | None]:
+        """Return the committed properties of segments, which are asked for together; None for a missing one."""
+
+        def make(name: str, token: str) -> c.Command:
+            return c.GetStreamSegmentInfo(0, name, token)
+
+        attempts = Attempts(self._entropy, self._deadline_s)
+        replies = await first_replies(self, names, make, attempts.ends_s)
+
+        async def ask_again(name: str) -> None:
+            try:
+                replies[name] = await self._call(
+                    name, lambda token: make(name, token), c.StreamSegmentInfo, deadline_s=attempts.left_s
+                )
+            except NoSuchSegmentError:
+                replies[name] = c.NoSuchSegment(0, name, "", -1)
+
+        answered = (c.StreamSegmentInfo, c.NoSuchSegment)
+        await gather_bounded([name for name in names if not isinstance(replies.get(name), answered)], ask_again)
+        return [_info(replies[name]) for name in names]
 
     async def get_attribute(self, name: str, attribute_id: uuid.UUID) -> int:
         """Return the value of an attribute; NO_ATTRIBUTE when it is not set."""
@@ -428,6 +476,12 @@ class SegmentClient:
             c.TableEntriesDeltaRead,
         )
         return TableDelta(reply.entries, reply.should_clear, reply.reached_end, reply.last_position)
+
+
+def _info(reply: c.Command) -> SegmentInfo | None:
+    if not isinstance(reply, c.StreamSegmentInfo) or not reply.exists or reply.is_deleted:
+        return None
+    return SegmentInfo(reply.segment, reply.write_offset, reply.start_offset, reply.is_sealed, reply.last_modified)
 
 
 def _when(kind: type[Exception], reply: R) -> Callable[[Exception], Awaitable[R | None]]:

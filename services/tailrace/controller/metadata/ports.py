@@ -55,6 +55,12 @@ class SegmentStorePort(Protocol):
         """Create a stream segment. Raises SegmentExistsError."""
         ...
 
+    async def create_segments(
+        self, names: Sequence[str], *, scale_type: int = 0, target_rate: int = 0, rollover_bytes: int = 0
+    ) -> list[str]:
+        """Create stream segments, each by itself; return those that existed, also by an attempt without a reply."""
+        ...
+
     async def update_policy(self, name: str, scale_type: int, target_rate: int) -> None:
         """Change the rate that the segment measures for scaling. Raises SegmentSealedError."""
         ...
@@ -84,6 +90,10 @@ class SegmentStorePort(Protocol):
 
     async def segment_info(self, name: str) -> SegmentInfo:
         """Return committed properties."""
+        ...
+
+    async def segment_infos(self, names: Sequence[str]) -> Sequence[SegmentInfo | None]:
+        """Return committed properties of each segment, as of some time during the call; None for a missing one."""
         ...
 
     async def create_table(self, name: str, key_length: int = 0) -> None:

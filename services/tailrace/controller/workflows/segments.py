@@ -68,25 +68,17 @@ class SegmentOperations:
         or from a life of the stream that its records do not know (`leftovers`).
         """
 
-        async def one(name: str) -> bool:
-            try:
-                await self.port.create_segment(
-                    name,
-                    scale_type=int(config.scaling.kind),
-                    target_rate=config.scaling.target_rate,
-                    rollover_bytes=config.rollover_bytes,
-                )
-            except SegmentExistsError:
-                return _is_used(await self._info(name))
-            return False
-
-        found = await gather_bounded(names, one)
-        return [name for name, used in zip(names, found, strict=True) if used]
+        existing = await self.port.create_segments(
+            names,
+            scale_type=int(config.scaling.kind),
+            target_rate=config.scaling.target_rate,
+            rollover_bytes=config.rollover_bytes,
+        )
+        return await self.used(existing)
 
     async def used(self, names: Sequence[str]) -> list[str]:
         """Return those of the segments that exist with bytes, or sealed."""
-        found = await gather_bounded(names, self._info)
-        return [name for name, info in zip(names, found, strict=True) if _is_used(info)]
+        return [name for name, info in zip(names, await self.infos(names), strict=True) if _is_used(info)]
 
     async def create_tables(self, names: Sequence[str], key_length: int) -> None:
         """Create table segments."""
@@ -194,9 +186,9 @@ class SegmentOperations:
         known = await self._info(target)
         return Merged(0 if known is None else known.length, refused)
 
-    async def infos(self, names: Sequence[str]) -> list[SegmentInfo | None]:
+    async def infos(self, names: Sequence[str]) -> Sequence[SegmentInfo | None]:
         """Return properties; None for a missing segment."""
-        return await gather_bounded(names, self._info)
+        return await self.port.segment_infos(names) if names else []
 
     async def _info(self, name: str) -> SegmentInfo | None:
         try:

@@ -153,7 +153,11 @@ class Container:
         attributes: Sequence[tuple[bytes, int]] = (),
     ) -> None:
         """See `SegmentContainer.create_segment`."""
-        await self._operations.create_segment(segment, kind, key_length, attributes)
+        await (await self._operations.begin_create(segment, kind, key_length, attributes))
+
+    async def begin_create(self, segment: str, *, attributes: Sequence[tuple[bytes, int]] = ()) -> asyncio.Future[None]:
+        """See `SegmentContainer.begin_create`."""
+        return await self._operations.begin_create(segment, SegmentKind.STREAM, 0, attributes)
 
     async def seal(self, segment: str) -> int:
         """See `SegmentContainer.seal`."""

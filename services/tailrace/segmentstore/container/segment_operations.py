@@ -56,14 +56,14 @@ class SegmentOperations:
         self._attributes = attributes
         self._rates = rates
 
-    async def create_segment(
+    async def begin_create(
         self,
         segment: str,
         kind: SegmentKind,
         key_length: int,
         attributes: Sequence[tuple[bytes, int]],
-    ) -> None:
-        """See `SegmentContainer.create_segment`."""
+    ) -> asyncio.Future[None]:
+        """See `SegmentContainer.begin_create`."""
         check_segment_name(segment)
         if not 0 <= key_length <= limits.ATTRIBUTE_KEY_MAX_BYTES:
             raise BadRequestError(f"key length {key_length} is not between 0 and {limits.ATTRIBUTE_KEY_MAX_BYTES}")
@@ -79,7 +79,7 @@ class SegmentOperations:
         created = self._state.new_segment(identifier, segment, kind, key_length, now)
         created.stage_attributes(values)
         self._state.staged_by_name[segment] = self._state.staged_creates[identifier] = created
-        await self._core.processor.stage_control(ops.Create(identifier, segment, kind, key_length, now, values))
+        return self._core.processor.stage_control(ops.Create(identifier, segment, kind, key_length, now, values))
 
     async def seal(self, segment: str) -> int:
         """See `SegmentContainer.seal`."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tailrace.common.auth import Principal
     from tailrace.segmentstore.api import SegmentContainer
-    from tailrace.segmentstore.server.calls import Call, Handler, Reply
+    from tailrace.segmentstore.server.calls import Begun, Call, Handler, Reply
     from tailrace.segmentstore.server.context import ServerContext
     from tailrace.wire.command import Command
 
@@ -58,6 +58,18 @@ async def answer(call: Call, command: Any, handler: Handler) -> Reply:
     if isinstance(reply, c.SegmentAttributeUpdated) and not reply.success:
         await confirmed(call.container)
     return reply  # the log acknowledged a change, which confirms ownership; without one, the handler asked for it
+
+
+async def begin(call: Call, command: Any, handler: Handler) -> Begun:
+    """Stage a change of a handler that can. Raises as `answer`; an error of what was staged is of unknown outcome."""
+    assert handler.begin is not None, f"{type(command).__name__} cannot be staged alone"
+    try:
+        return await handler.begin(call, command)
+    except OutcomeUnknownError:
+        raise
+    except TailraceError:
+        await confirmed(call.container)
+        raise
 
 
 async def as_owner(container: SegmentContainer, work: Awaitable[_T]) -> _T:

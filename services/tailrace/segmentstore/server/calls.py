@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tailrace.common.auth import AccessLevel
 from tailrace.wire.command import Command
@@ -45,6 +46,13 @@ Reply: TypeAlias = Command | bytes
 HandlerFunction: TypeAlias = Callable[[Call, Any], Awaitable[Reply]]
 
 
+class Begun(NamedTuple):
+    """A change that is staged: its reply counts when ``durable`` is done, which raises its error."""
+
+    durable: asyncio.Future[None]
+    reply: Command
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """How a request is served.
@@ -56,6 +64,7 @@ class Handler:
     - ``copies``: how many copies of the request's data are in memory while it is served.
     - ``changes``: success means that the change is in the log, which confirms ownership, or that there was nothing to
       change: then the handler asks for `confirmed`.
+    - ``begin``: stages a change without waiting until it is durable. Changes that come together share a frame so.
     """
 
     function: HandlerFunction
@@ -65,3 +74,4 @@ class Handler:
     reply_bytes: Callable[[Any], int] | None = None
     copies: int = 1
     changes: bool = False
+    begin: Callable[[Call, Any], Awaitable[Begun]] | None = None

@@ -33,7 +33,7 @@ from tailrace.segmentstore.api import (
     SegmentKind,
     is_core_attribute,
 )
-from tailrace.segmentstore.server.calls import Call, Handler, confirmed
+from tailrace.segmentstore.server.calls import Begun, Call, Handler, confirmed
 from tailrace.segmentstore.server.context import scope_of
 from tailrace.wire import commands as c
 from tailrace.wire.codec import encode_segment_read
@@ -142,6 +142,13 @@ async def update_attribute(call: Call, command: c.UpdateSegmentAttribute) -> Com
 
 async def create_segment(call: Call, command: c.CreateSegment) -> Command:
     """Create a stream or transaction segment with its scale policy and rollover size."""
+    begun = await begin_create(call, command)
+    await begun.durable
+    return begun.reply
+
+
+async def begin_create(call: Call, command: c.CreateSegment) -> Begun:
+    """Stage what `create_segment` does."""
     _check_policy(command.scale_type, command.target_rate)
     attributes = [
         (CREATION_TIME, call.context.clock.now_ms()),
@@ -150,8 +157,8 @@ async def create_segment(call: Call, command: c.CreateSegment) -> Command:
     ]
     if command.rollover_size_bytes > 0:
         attributes.append((ROLLOVER_SIZE, command.rollover_size_bytes))
-    await call.container.create_segment(command.segment, attributes=attributes)
-    return c.SegmentCreated(command.request_id, command.segment)
+    created = await call.container.begin_create(command.segment, attributes=attributes)
+    return Begun(created, c.SegmentCreated(command.request_id, command.segment))
 
 
 def _check_policy(scale_type: int, target_rate: int) -> None:
@@ -340,7 +347,7 @@ HANDLERS: Final[dict[type[Command], Handler]] = {
     c.GetStreamSegmentInfo: Handler(get_info),
     c.GetSegmentAttribute: Handler(get_attribute),
     c.UpdateSegmentAttribute: Handler(update_attribute, changes=True),
-    c.CreateSegment: Handler(create_segment, changes=True),
+    c.CreateSegment: Handler(create_segment, changes=True, begin=begin_create),
     c.UpdateSegmentPolicy: Handler(update_policy, changes=True),
     c.CreateTransientSegment: Handler(create_transient, segment_field="parent_segment", changes=True),
     c.SealSegment: Handler(seal_segment, changes=True),

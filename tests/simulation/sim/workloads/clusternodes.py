@@ -37,7 +37,7 @@ CACHE_BYTES = 16 * limits.MIB
 
 STEPS: dict[str | None, int] = {
     None: 2,
-    "create_segment": 1,
+    "create_segments": 1,
     "seal_segment": 1,
     "truncate_segment": 1,
     "delete_segment": 2,

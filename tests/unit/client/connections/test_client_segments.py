@@ -236,6 +236,34 @@ async def test_an_endpoint_without_listener_is_a_lost_connection(store: Any) -> 
     await store.start()
 
 
+async def test_segments_that_are_asked_for_together(store: Any, client: SegmentClient) -> None:
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(40)]
+    store.create(names[3], b"abc")
+    assert await client.create_segments(names[:-1]) == [names[3]]
+    found = await client.segment_infos(names)
+    assert [info and (info.name, info.length) for info in found] == [
+        *((name, 3 * (name == names[3])) for name in names[:-1]),
+        None,
+    ]
+    assert await client.create_segments([]) == []
+    assert await client.segment_infos([]) == []
+
+
+@pytest.mark.parametrize("after_effect", [True, False])
+async def test_of_several_requests_those_without_a_reply_are_sent_again(
+    store: Any, client: SegmentClient, after_effect: bool
+) -> None:
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(5)]
+    store.cut(c.CreateSegment, after=after_effect)
+    existing = await client.create_segments(names)
+    assert set(existing) <= set(names) if after_effect else not existing
+    assert sorted(store.segments) == names
+    store.cut(c.GetStreamSegmentInfo, after=after_effect)
+    found = await client.segment_infos([*names, NAME])
+    assert [info is not None for info in found] == [True, True, True, True, True, False]
+    assert store.connections >= 3
+
+
 async def test_an_endpoint_that_refuses_connections_is_located_again(store: Any, pool: ConnectionPool) -> None:
     """A pod was killed: a client that knows its address from before must learn where the container went."""
     store.create(NAME, b"moved")

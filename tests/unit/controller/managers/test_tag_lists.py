@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.interception import EachSegment
 from tailrace.common import limits
 from tailrace.common.errors import BadRequestError, UnavailableError
 from tailrace.controller.metadata.metadata_store import CONTROLLERS_TABLE, scope_table, tag_table
@@ -38,7 +39,7 @@ class Counting:
         return sum(count for (_, table), count in self.calls.items() if table in tables)
 
 
-class _Counted:
+class _Counted(EachSegment):
     def __init__(self, target: Any, counting: Counting) -> None:
         self._target = target
         self._counting = counting

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.interception import Intercepted
+from harness.interception import EachSegment, Intercepted
 from tailrace.common.errors import ConnectionLostError, TailraceError
 from tailrace.common.names import segment_epoch, segment_number
 from tailrace.common.ranges import KeyRange, covers_exactly
@@ -80,7 +80,7 @@ class Flaky:
         return self._chance.random() < self.share
 
 
-class _FlakyStore:
+class _FlakyStore(EachSegment):
     def __init__(self, target: Any, flaky: Flaky) -> None:
         self._target = target
         self._flaky = flaky

@@ -307,6 +307,19 @@ async def test_merges_that_cannot_be(world: World) -> None:
         await container.merge(NAME, TRANSACTION)
 
 
+async def test_creations_that_begin_together_share_a_frame(world: World, reopen: Reopen) -> None:
+    container = await world.open()
+    frames, names = container.core.committer.frames, [f"scope/stream/{number}.#epoch.0" for number in range(5)]
+    begun = [await container.begin_create(name) for name in names]
+    for durable in begun:
+        await durable
+    assert container.core.committer.frames == frames + 1
+    with pytest.raises(SegmentExistsError):
+        await container.begin_create(names[0])
+    container = await reopen()
+    assert [(await container.info(name)).length for name in names] == [0] * 5
+
+
 async def test_sources_of_a_batch_are_merged_in_order_and_made_durable_together(world: World, reopen: Reopen) -> None:
     container = await world.open()
     await container.create_segment(NAME)

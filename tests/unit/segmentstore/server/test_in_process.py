@@ -14,6 +14,7 @@ from tailrace.common.errors import (
     CorruptionError,
     DeadlineError,
     DiskFullError,
+    OutcomeUnknownError,
     PermissionDeniedError,
     ProtocolError,
 )
@@ -88,6 +89,81 @@ async def test_replies_are_those_of_a_connection(setting: Any, client: Any) -> N
         kinds.add(type(found))
     assert len(kinds) >= 20, "the requests are answered in many ways"
     await own.close()
+
+
+async def test_requests_that_come_together_get_the_replies_of_each(own: InProcessRequests) -> None:
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
+    assert await own.request(c.CreateSegment(1, names[0], 0, 0, "")) == c.SegmentCreated(1, names[0])
+    creations = [c.CreateSegment(2, name, 0, 0, "") for name in (*names, OTHER, "no name")]
+    creations.append(c.CreateSegment(3, names[0], -1, 1, ""))
+    alone = [await own.request(command) for command in creations[3:]]
+    found = await own.request_all(creations)
+    assert found[:3] == [c.SegmentAlreadyExists(2, names[0], ""), *(c.SegmentCreated(2, name) for name in names[1:])]
+    assert found[3:] == alone
+    infos = await own.request_all([c.GetStreamSegmentInfo(4, name, "") for name in (OTHER, *names, names[0] + "0")])
+    assert [type(reply) for reply in infos] == [c.WrongHost, *(3 * [c.StreamSegmentInfo]), c.NoSuchSegment]
+    with pytest.raises(ProtocolError, match="several SealSegment are not served together"):
+        await own.request_all([c.SealSegment(5, names[0], "")])
+
+
+async def test_creations_that_come_together_go_on_when_their_caller_leaves(
+    model: Any, own: InProcessRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(model.model, "begin_create", monkeypatch)
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
+    with pytest.raises(DeadlineError):
+        await own.request_all([c.CreateSegment(0, name, 0, 0, "") for name in names], SHORT_S)
+    closing = asyncio.ensure_future(own.close())
+    gate.open.set()
+    await closing
+    fresh = model.server.in_process()
+    found = await fresh.request_all([c.GetStreamSegmentInfo(0, name, "") for name in names])
+    assert {type(reply) for reply in found} == {c.StreamSegmentInfo}
+
+
+async def test_what_fails_one_of_several_requests_fails_no_other(
+    model: Any, own: InProcessRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(5)]
+    begin = model.model.begin_create
+
+    async def failing(segment: str, **fields: Any) -> Any:
+        durable = await begin(segment, **fields)
+        if segment == names[1]:
+            raise ZeroDivisionError("a mistake")
+        if segment == names[3]:
+            durable = asyncio.get_running_loop().create_future()
+            durable.set_exception(OutcomeUnknownError("the container stopped"))
+        return durable
+
+    monkeypatch.setattr(model.model, "begin_create", failing)
+    found = await own.request_all([c.CreateSegment(0, name, 0, 0, "") for name in names])
+    assert [type(reply) for reply in found[::2]] == 3 * [c.SegmentCreated]
+    for reply in found[1::2]:
+        assert isinstance(reply, ConnectionLostError), "its outcome is unknown"
+    monkeypatch.setattr(limits, "REQUEST_DEADLINE_S", SHORT_S)
+    Gate(model.model, "begin_create", monkeypatch)
+    with pytest.raises(ConnectionLostError, match=r"several CreateSegment took longer than 0.01 s"):
+        await own.request_all([c.CreateSegment(0, name, 0, 0, "") for name in names])
+
+
+async def test_many_requests_that_come_together_leave_turns_to_other_work(own: InProcessRequests) -> None:
+    count = 10 * limits.IN_PROCESS_REQUESTS_PER_TURN
+    names = [f"scope/stream/{number}.#epoch.0" for number in range(count)]
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(others())
+    for make in (lambda name: c.CreateSegment(0, name, 0, 0, ""), lambda name: c.GetStreamSegmentInfo(0, name, "")):
+        before = turns
+        assert len(await own.request_all([make(name) for name in names])) == count
+        assert turns - before >= 10
+    working.cancel()
 
 
 async def test_replies_hold_bytes_of_their_own(setting: Any) -> None:
