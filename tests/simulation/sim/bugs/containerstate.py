@@ -151,8 +151,8 @@ def _writer_attribute_dropped_on_merge(patch: pytest.MonkeyPatch) -> None:
     """
     stage = SegmentOperations._stage_merge
 
-    async def forgetful(self: SegmentOperations, into: Segment, origin: Segment, values: Attributes) -> MergeResult:
-        return await stage(self, into, origin, [item for item in values if is_core_attribute(item[0])])
+    def forgetful(self: SegmentOperations, into: Segment, origin: Segment, values: Attributes) -> object:
+        return stage(self, into, origin, [item for item in values if is_core_attribute(item[0])])
 
     patch.setattr(SegmentOperations, "_stage_merge", forgetful)
 

@@ -123,7 +123,7 @@ def test_where_references_were_added(first: list[tuple[int, int]], more: list[tu
             coverage.add(ChunkRef("more", 0, start, length))
             added.append(start)
     assert coverage.take_changed() == min(added, default=None)
-    assert Coverage(coverage).take_changed() == min((ref.segment_offset for ref in coverage), default=None)
+    assert Coverage(list(coverage)).take_changed() == min((ref.segment_offset for ref in coverage), default=None)
 
 
 @given(RANGES, st.integers(0, SPAN), st.integers(1, SPAN))
