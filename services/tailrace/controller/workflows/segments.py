@@ -78,7 +78,8 @@ class SegmentOperations:
 
     async def used(self, names: Sequence[str]) -> list[str]:
         """Return those of the segments that exist with bytes, or sealed."""
-        return [name for name, info in zip(names, await self.infos(names), strict=True) if _is_used(info)]
+        found = await self.port.segment_infos(names) if names else []
+        return [name for name, info in zip(names, found, strict=True) if _is_used(info)]
 
     async def create_tables(self, names: Sequence[str], key_length: int) -> None:
         """Create table segments."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.segment import Segment
 
 
-class _BegunMerge(NamedTuple):
+class BegunMerge(NamedTuple):
     """A merge that is staged, or was merged before; ``committed`` is done when it is committed, None when it was."""
 
     result: MergeResult
@@ -157,14 +157,14 @@ class SegmentOperations:
             await last  # operations commit in order
         return lengths
 
-    async def _begin_merge(self, target: str, source: str, updates: Sequence[AttributeUpdate]) -> _BegunMerge:
+    async def _begin_merge(self, target: str, source: str, updates: Sequence[AttributeUpdate]) -> BegunMerge:
         """Stage a merge, or return the result of an earlier one of the same source. Raises as `merge`."""
         await self._core.admit_control()
         while True:
             into = await self._settled_segment(target)
             origin = self._state.staged_by_name.get(source)
             if origin is None:
-                return _BegunMerge(await self._merged_before(into, source), None)
+                return BegunMerge(await self._merged_before(into, source), None)
             if origin is into:
                 raise BadRequestError("a segment cannot be merged into itself")
             if into.kind.is_table or origin.kind.is_table:
@@ -187,7 +187,7 @@ class SegmentOperations:
         self._rates.merged(into, origin, added.value, self._clock.now_ms())
         return self._stage_merge(into, origin, values)
 
-    def _stage_merge(self, into: Segment, origin: Segment, values: Attributes) -> _BegunMerge:
+    def _stage_merge(self, into: Segment, origin: Segment, values: Attributes) -> BegunMerge:
         offset, length = into.staged_length, origin.staged_length
         self._core.cache.stage_merge(into.read_index, into.length)
         into.staged_length += length
@@ -197,7 +197,7 @@ class SegmentOperations:
         origin.staged_gone = origin.staged_sealed = True
         operation = ops.Merge(into.segment_id, origin.segment_id, offset, length, self._clock.now_ms(), values)
         committed = self._core.processor.stage_control(operation)
-        return _BegunMerge(MergeResult(offset, offset + length), committed)
+        return BegunMerge(MergeResult(offset, offset + length), committed)
 
     async def _merged_before(self, target: Segment, source: str) -> MergeResult:
         """Return the result of an earlier merge of the same source; it may be staged and not committed yet."""

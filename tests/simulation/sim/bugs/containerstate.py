@@ -13,7 +13,7 @@ from sim.workloads.pressure import PressureWorkload, Shortage
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError
 from tailrace.segmentstore import attributes as index
-from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, MergeResult, is_core_attribute
+from tailrace.segmentstore.api import EVENT_COUNT, NULL_ATTRIBUTE, is_core_attribute
 from tailrace.segmentstore.attributes import attribute_store
 from tailrace.segmentstore.attributes.attribute_store import AttributeStore
 from tailrace.segmentstore.attributes.page import PageBytes
@@ -21,7 +21,7 @@ from tailrace.segmentstore.attributes.pages import PageKey, SegmentPages
 from tailrace.segmentstore.background.attribute_writer import AttributeWriter
 from tailrace.segmentstore.container.container import Container
 from tailrace.segmentstore.container.recovery import Recovery
-from tailrace.segmentstore.container.segment_operations import SegmentOperations
+from tailrace.segmentstore.container.segment_operations import BegunMerge, SegmentOperations
 from tailrace.segmentstore.metadata import checkpoint, operation_log
 from tailrace.segmentstore.metadata import operations as ops
 from tailrace.segmentstore.metadata.dirty_attributes import DirtyAttributes, DirtyBatch
@@ -151,7 +151,7 @@ def _writer_attribute_dropped_on_merge(patch: pytest.MonkeyPatch) -> None:
     """
     stage = SegmentOperations._stage_merge
 
-    def forgetful(self: SegmentOperations, into: Segment, origin: Segment, values: Attributes) -> object:
+    def forgetful(self: SegmentOperations, into: Segment, origin: Segment, values: Attributes) -> BegunMerge:
         return stage(self, into, origin, [item for item in values if is_core_attribute(item[0])])
 
     patch.setattr(SegmentOperations, "_stage_merge", forgetful)

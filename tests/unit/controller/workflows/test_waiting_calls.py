@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.interception import Call, Intercepted
+from harness.interception import Call, EachSegment, Intercepted
 from tailrace.common import call_deadline
 from tailrace.common.errors import DeadlineError, NoSuchStreamError, UnavailableError
 from tailrace.controller.workflows.entities import READER_GROUP, Entity
@@ -19,7 +19,7 @@ from tailrace.rpc import controller_pb2 as pb
 GENEROUS_S = 30.0
 
 
-class Away:
+class Away(EachSegment):
     """Segments of which some cannot be reached; notes which deadline each request has."""
 
     def __init__(self, target: Any) -> None:
