@@ -197,7 +197,7 @@ async def test_a_late_creation_leaves_nothing_of_a_stream_that_was_deleted(zombi
             assert world.segments.names("scope/") == []
             assert (await api.call("deleteScope", SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
 
-    await zombies.at_each_call(prepare, lambda api: api.call("createStream", api.config(2)), check, 19)
+    await zombies.at_each_call(prepare, lambda api: api.call("createStream", api.config(2)), check, 18)
     print(f"the stream was gone afterwards in {gone} cases")
     assert gone >= 1
 
