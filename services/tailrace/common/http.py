@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h11
@@ -18,7 +19,7 @@ from tailrace.common.errors import StartError
 from tailrace.common.keepalive import probe_silent_peers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping, Sequence
 
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
@@ -202,7 +203,8 @@ def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
 
     Above the limit, the connection that has had no request for longest is closed, so that a peer keeps others out
     neither by silence nor by slow heads. While requests hold all connections, more are taken in reserve: those get
-    answers to health checks only, because Kubernetes restarts a pod that answers none.
+    answers to health checks only, because Kubernetes restarts a pod that answers none. Another host than the one that
+    holds most takes the place of a request of that one whose body has not come.
     """
     reserved = min(limits.HTTP_CONNECTIONS_RESERVED, connections_max)
     turns = itertools.count()
@@ -252,13 +254,30 @@ def _bounded_protocol(connections_max: int) -> type[H11Protocol]:
                 oldest._given_up = True
                 oldest.transport.abort()
 
+        def _host(self) -> str:
+            """Return the address of the peer."""
+            return self.client[0] if self.client else ""
+
+        def _take_place(self, holders: Sequence[BoundedProtocol]) -> bool:
+            """Give up the oldest connection whose body has not come, of the host that has most; return whether it was.
+
+            Not for a host that then has as many itself: those of one host take no places from each other.
+            """
+            held = Counter(each._host() for each in holders)
+            host, count = held.most_common(1)[0]
+            slow = [each for each in holders if each._host() == host and each.conn.their_state is h11.SEND_BODY]
+            if not slow or count <= held[self._host()] + 1:
+                return False
+            oldest = min(slow, key=lambda each: each._turn)
+            oldest._given_up = True
+            oldest.transport.abort()
+            return True
+
         async def _answer(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
             """Pass a request on, unless others hold all connections: then only health checks."""
             app: Application = self.config.loaded_app
-            self._counts = (
-                len(self.connections) <= connections_max
-                or sum(each._counts and not each._has_no_request() for each in self._others()) < connections_max
-            )
+            holders = [each for each in self._others() if each._counts and not each._has_no_request()]
+            self._counts = len(holders) < connections_max or self._take_place(holders)
             if self._counts:
                 await app(scope, receive, send)
             elif scope["method"] in _READING and scope["path"] in _HEALTH_PATHS:

@@ -332,6 +332,53 @@ async def test_connections_are_bounded_also_beside_requests_that_hold_all(
         await asyncio.wait(left)
 
 
+async def slow_body(port: int, host: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A request from an address of this machine, whose body has begun and goes on with a byte now and then."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+    writer.write(HEAD + b"1")
+    await writer.drain()
+    return reader, writer
+
+
+async def test_slow_bodies_of_one_host_keep_no_other_host_out() -> None:
+    begun = asyncio.Semaphore(0)
+
+    async def begins(scope: Any, receive: Any, send: Any) -> None:
+        begun.release()
+        await length_of_body(scope, receive, send)
+
+    listener = listen("test", "127.0.0.1", 0)
+    async with serve_app(begins, listener, CONNECTIONS_MAX), asyncio.timeout(120):
+        port = listener.getsockname()[1]
+        slow = [await slow_body(port, "127.0.0.2") for _ in range(CONNECTIONS_MAX)]
+        for _ in slow:
+            await begun.acquire()
+        same_host, late = await slow_body(port, "127.0.0.2")
+        assert (await same_host.read(4096)).startswith(b"HTTP/1.1 503"), "of one host, those that came first"
+        late.close()
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.3", 0))
+            writer.write(HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + b"123456789")
+            assert (await reader.read(4096)).startswith(b"HTTP/1.1 200")
+            writer.close()
+            await begun.acquire()
+        others = []
+        for _ in range(2):
+            others.append(await slow_body(port, "127.0.0.3"))
+            await begun.acquire()
+        refused, third = await slow_body(port, "127.0.0.3")
+        assert (await refused.read(4096)).startswith(b"HTTP/1.1 503"), "each host has half of the places"
+        third.close()
+        for reader, writer in slow[:2]:
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await reader.readexactly(1)
+            writer.close()
+        for reader, writer in (*slow[2:], *others):
+            writer.write(b"23456789")
+            assert (await reader.readuntil(b"       9")).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+
 async def test_a_connection_that_has_ended_leaves_no_cyclic_garbage(port: int) -> None:
     """A server looks for cycles rarely (`tailrace.common.cycle_collector`)."""
 
