@@ -228,6 +228,17 @@ def test_cache_and_index(cli) -> None:
     assert "sorted-10-compacted" in cli.ok("bench", "index", "--count", "1000")
 
 
+def test_a_large_index(cli, tmp_path: Path) -> None:
+    options = ("--keys", "3000", "--update-rate", "500", "--seconds", "1", "--folder", str(tmp_path))
+    rows = checked("index", cli.ok("bench", "index", *options, "--json"))
+    assert {row["case"] for row in rows} == {"3,000 keys, 500 updates/s"}
+    values = {row["metric"]: row["value"] for row in rows}
+    assert values["reads of a warm lookup, most"] <= 2, "a root and a leaf: nothing may have read the root before"
+    assert values["reads of a cold lookup, most"] <= 2
+    assert values["updates"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_server_that_is_not_there(cli) -> None:
     line = cli.fails("bench", "ingest", "--controller", "tcp://127.0.0.1:1")
     assert line == "tailrace: the controller at tcp://127.0.0.1:1 cannot be reached: Connection refused"

@@ -23,7 +23,7 @@ def files_below(folder: Path, pattern: str = "**/*") -> list[Path]:
 
 async def fail(folder: Path) -> None:
     """Put objects, and fail."""
-    async with log._own_folder(f"file://{folder}", None) as store:
+    async with log.own_folder(f"file://{folder}", None) as store:
         for number in range(5):
             await store.put(f"log/{number}", [b"x"])
         raise DataLossError("it failed")
@@ -38,7 +38,7 @@ async def test_nothing_is_left_when_it_fails(tmp_path: Path, monkeypatch: pytest
 
 async def test_nothing_is_left_when_it_is_stopped(tmp_path: Path) -> None:
     async def measure() -> None:
-        async with log._own_folder(f"file://{tmp_path}", None) as store:
+        async with log.own_folder(f"file://{tmp_path}", None) as store:
             await log._measure("log", partial(ObjectLog, store, 1), 1e6, 0.0, lambda _: None)
 
     measuring = asyncio.create_task(measure())

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.cli.bench.pacing import Pace
-from tailrace.cli.bench.result import Row, row
+from tailrace.cli.bench.result import Row, resident_bytes, row
 from tailrace.cli.output import progress_bar
 from tailrace.common import limits
 from tailrace.common.errors import DataLossError
@@ -207,10 +207,10 @@ class _Measurement:
             store.written_bytes,
             store.reads,
             store.read_bytes,
-            _resident_bytes(),
+            resident_bytes(),
         )
         beside = await self._phase(self._seconds, updates=True)
-        end_bytes = _resident_bytes()
+        end_bytes = resident_bytes()
         page_bytes = self._world.container.storage.attributes.cached_page_bytes
         written, reads, read_bytes = store.written_bytes - before, store.reads - reads, store.read_bytes - read_bytes
         self._note(f"{self._case}: lookups")
@@ -281,7 +281,7 @@ class _Measurement:
             while (now_s := time.perf_counter() - began_s) < seconds:
                 bar.set(now_s, seconds)
                 if not figures.middle_bytes and now_s > seconds / 2:
-                    figures.middle_bytes = _resident_bytes()
+                    figures.middle_bytes = resident_bytes()
                 due = min(pace.due_by(began_s + now_s) - figures.updates, limits.ATTRIBUTE_UPDATES_PER_OPERATION_MAX)
                 if due > 0:
                     await self._put(due)
@@ -356,9 +356,3 @@ def _key(number: int) -> bytes:
 
 def _update(number: int, value: int) -> AttributeUpdate:
     return AttributeUpdate(_key(number), _REPLACE, value)
-
-
-def _resident_bytes() -> int:
-    """Return the resident memory of this process, which has all parts."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

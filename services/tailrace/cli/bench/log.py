@@ -73,7 +73,7 @@ async def measure_log(
         StartError: the store cannot be used. DataLossError: a log does not hold exactly the acknowledged frames.
     """
     async with contextlib.AsyncExitStack() as stack:
-        store = await stack.enter_async_context(_own_folder(tier2, s3_endpoint)) if tier2 else None
+        store = await stack.enter_async_context(own_folder(tier2, s3_endpoint)) if tier2 else None
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=folder))
         disk = RealDisk()
         stack.callback(disk.close)
@@ -85,7 +85,7 @@ async def measure_log(
 
 
 @contextlib.asynccontextmanager
-async def _own_folder(tier2: str, s3_endpoint: str | None) -> AsyncIterator[ObjectStore]:
+async def own_folder(tier2: str, s3_endpoint: str | None) -> AsyncIterator[ObjectStore]:
     """Open a store below `tier2` and empty it afterwards, also after a failure."""
     nonce = os.urandom(8).hex()
     place = f"{tier2.rstrip('/')}/bench-{nonce}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,25 @@ def machine() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "kernel": f"{platform.system()} {platform.release()}",
     }
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process."""
+    return int(read_text("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def reset_peak_resident_bytes() -> None:
+    """Let `peak_resident_bytes` count from now on, where the kernel allows it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_resident_bytes() -> int:
+    """Return the most resident memory that this process had, or has now where the kernel does not say."""
+    for line in read_text("/proc/self/status").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return resident_bytes()
 
 
 def cpu_model(cpuinfo: str) -> str:

@@ -106,14 +106,22 @@ def recovery(
         int, typer.Option("--log", parser=size, metavar="SIZE", help="Size of the log in each case.")
     ] = "256MiB",  # type: ignore[assignment]  # typer parses defaults too
     repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the best one counts.")] = 3,
+    operations: Annotated[int, typer.Option(min=1, help="Appends or table entries of each case at most.")] = 200_000,
+    tier2: Annotated[
+        str, typer.Option(metavar="URL", help="Also measure an object log: file:///DIR or s3://BUCKET/PREFIX.")
+    ] = "",
+    s3_endpoint: S3EndpointOption = None,
     json: JsonOption = False,
     plot: PlotOption = None,
 ) -> None:
-    """Measure the recovery of a container from its log."""
+    """Measure the recovery of a container from its log: time, memory and, of an object log, requests."""
     import logging
 
     from tailrace.cli.bench.recovery import measure_recovery
     from tailrace.common.logs import configure_logs
 
     configure_logs(logging.ERROR)  # the containers run in this process
-    report_rows("recovery", run(measure_recovery(folder, log, repeats, note_case)), json, plot)
+    measured = measure_recovery(
+        folder, log, repeats, note_case, tier2=tier2, s3_endpoint=s3_endpoint, operations_max=operations
+    )
+    report_rows("recovery", run(measured), json, plot)
