@@ -45,6 +45,9 @@ async def test_a_lost_folder(cli, server: Server, tmp_path: Path) -> None:
     assert "as of the snapshot of" in ended.stdout
     assert STREAM.segment(0) in ended.stdout
     assert "data acknowledged after operation" in ended.stderr
+    files = sorted(server.data.rglob("*"))
+    assert "healthy" in cli.ok("inspect", "verify", "--data", str(server.data))  # before a server uses it
+    assert sorted(server.data.rglob("*")) == files
     shutil.rmtree(server.data)
     report = json.loads(cli.run(*arguments, "--json").stdout)
     assert report["whole"]

@@ -185,8 +185,10 @@ def read_data_folder(path: Path, *, tier2: str = "") -> DataFolder:
     file = path / _MANIFEST
     if not file.exists():
         raise StartError(f"{path} is not a data folder: it has no {_MANIFEST}")
+    # Without a lock file no server was here yet, as after a restore; each creates it first.
+    locked = path / _LOCK if (path / _LOCK).exists() else file
     try:
-        lock = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(locked, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise StartError(f"data folder {path} cannot be locked: {error.strerror}") from error
     _take_lock(path, lock)
