@@ -111,6 +111,8 @@ def test_scaling(cli, scope: str) -> None:
     assert [segment["high"] for segment in down] == [0.5, 1.0]
     assert down[1]["id"] == mixed[3]["id"]
     assert "is not active" in cli.fails("stream", "scale", stream, "--split", f"{identifiers[0]}:2")
+    for malformed in (("--split", "0:1"), ("--split", "0"), ("--split", "x:2"), ("--merge", "0"), ("--merge", "0,x")):
+        assert cli.run("stream", "scale", stream, *malformed).returncode == 2, malformed
     table = cli.ok("stream", "scale", stream, "--segments", "1")
     assert ": 1 active segment\n" in table
 
@@ -225,7 +227,7 @@ def test_truncation(cli, scope: str) -> None:
     assert cli.value("stream", "truncate", stream, middle) == would | {"dry_run": False}
     assert cli.value("stream", "info", stream)["head"] == middle
     for place in (f"{stream}/0.#epoch.0:36", "0:11"):
-        assert "lies before the head" in cli.fails("stream", "truncate", stream, place)
+        assert "lies before the head or beyond a segment's end" in cli.fails("stream", "truncate", stream, place)
     assert "which has 35 bytes" in cli.fails("stream", "truncate", stream, "0:36", "--dry-run")
     assert "before the head" in cli.fails("stream", "truncate", stream, "0:11", "--dry-run")
     assert "has no such segment" in cli.fails("stream", "truncate", stream, "1:0")

@@ -17,23 +17,35 @@ _SEGMENT: Final = re.compile(r"(\d{1,19})(?:\.#epoch\.(\d{1,10}))?")
 
 def plan_texts(active: Sequence[SegmentRange], splits: Sequence[str], merges: Sequence[str]) -> ScalePlan:
     """Plan splits (``ID:N``) and merges (``ID,ID``) in one scale. Raises BadRequestError."""
-    return plan_changes(
-        active, [_parse_split(active, text) for text in splits], [_parse_merge(active, text) for text in merges]
-    )
+    split = [(find_segment(active, name).identifier, parts) for name, parts in map(parse_split, splits)]
+    merge = [[find_segment(active, name).identifier for name in parse_merge(text)] for text in merges]
+    return plan_changes(active, split, merge)
 
 
-def _parse_split(active: Sequence[SegmentRange], text: str) -> tuple[int, int]:
+def parse_split(text: str) -> tuple[str, int]:
+    """Parse ``ID:N``. Raises BadRequestError."""
     name, separator, parts = text.rpartition(":")
     if not separator or not parts.isdecimal() or len(parts) > _DIGITS_MAX or int(parts) < 2:
         raise BadRequestError(f"--split {text[:80]!r} is not of the form ID:N with N at least 2")
-    return find_segment(active, name).identifier, int(parts)
+    _match(name)
+    return name, int(parts)
 
 
-def _parse_merge(active: Sequence[SegmentRange], text: str) -> list[int]:
-    chosen = [find_segment(active, name).identifier for name in text.split(",")]
+def parse_merge(text: str) -> list[str]:
+    """Parse ``ID,ID``, at least two. Raises BadRequestError."""
+    chosen = text.split(",")
     if len(chosen) < 2:
         raise BadRequestError(f"--merge {text[:80]!r} is not of the form ID,ID")
+    for name in chosen:
+        _match(name)
     return chosen
+
+
+def _match(text: str) -> re.Match[str]:
+    match = _SEGMENT.fullmatch(text.strip())
+    if match is None:
+        raise BadRequestError(f"{text[:80]!r} is not a segment id")
+    return match
 
 
 def find_segment(active: Sequence[SegmentRange], text: str) -> SegmentRange:
@@ -41,9 +53,7 @@ def find_segment(active: Sequence[SegmentRange], text: str) -> SegmentRange:
 
     Numbers are unique in a stream (docs/protocol/naming.md#names). Raises BadRequestError.
     """
-    match = _SEGMENT.fullmatch(text.strip())
-    if match is None:
-        raise BadRequestError(f"{text[:80]!r} is not a segment id")
+    match = _match(text)
     number, epoch = int(match[1]), match[2]
     for segment in active:
         if epoch is not None:

@@ -363,9 +363,14 @@ def scale(
 ) -> None:
     """Replace segments while clients write and read the stream, and wait until the scale is complete."""
     from tailrace.cli.scaling import scale_stream
+    from tailrace.cli.segments import parse_merge, parse_split
 
     if (segments is None) == (not split and not merge):
         raise typer.BadParameter("give either --segments N, or --split ID:N and --merge ID,ID")
+    for text in split or ():
+        arguments.checked(parse_split, text, "--split")
+    for text in merge or ():
+        arguments.checked(parse_merge, text, "--merge")
     deadline_s = arguments.duration_ms(wait, "--wait") / 1000
 
     async def work() -> list[SegmentRange]:

@@ -122,7 +122,7 @@ class StreamCalls(Caller):
                 **_NO_STREAM,
                 **_SEALED,
                 "FAILURE": lambda subject: IllegalStateError(
-                    f"{subject}: the cut does not cover the key space or lies before the head"
+                    f"{subject}: the cut does not cover the key space, lies before the head or beyond a segment's end"
                 ),
             },
         )
