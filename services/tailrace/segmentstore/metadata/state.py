@@ -10,7 +10,7 @@ so that both end in the same state. No I/O happens here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tailrace.common.errors import CorruptionError
 from tailrace.common.names import is_transient_segment
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tailrace.kernel import AppendRun
-    from tailrace.segmentstore.metadata.checkpoint_encoding import CheckpointEncoding
     from tailrace.segmentstore.metadata.fields import ChunkRef
 
 
@@ -41,6 +40,13 @@ class MergedSource:
     target_offset: int
     target_length: int
     timestamp_ms: int
+
+
+class StateEncoding(Protocol):
+    """Something that encodes a state in steps, as of the moment at which it began."""
+
+    def before_change(self, segment: Segment) -> None:
+        """A committed field of the segment changes after this call."""
 
 
 class ContainerState:
@@ -67,7 +73,7 @@ class ContainerState:
         self.pending_deletes: dict[str, None] = {}
         self.releases = 0
         """Grows whenever bytes in Tier 2 may have become dead; not replayed."""
-        self.encodings: list[CheckpointEncoding] = []
+        self.encodings: list[StateEncoding] = []
         """Checkpoints and snapshots that are being encoded."""
 
     def changing(self, segment: Segment) -> None:
