@@ -2,56 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final
 
 import typer
 from typer.exceptions import TyperException
 
-from tailrace.cli.commands import (
-    bench,
-    group,
-    inspect,
-    pipeline,
-    pipeline_s3,
-    pipeline_streams,
-    pods,
-    read,
-    restore,
-    scope,
-    server,
-    stream,
-    write,
-)
 from tailrace.cli.output import one_line
 from tailrace.cli.settings import DEFAULT_CONTROLLER, SETTINGS
 from tailrace.common.process_exit import end_process
 
-app = typer.Typer(
-    name="tailrace",
-    help="Tailrace: stream storage. Streams are named SCOPE/STREAM.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-app.command("standalone")(server.standalone)
-app.command("segmentstore")(pods.segmentstore)
-app.command("controller")(pods.controller)
-app.command("restore")(restore.restore)
-app.add_typer(scope.app, name="scope")
-app.add_typer(stream.app, name="stream")
-app.add_typer(group.app, name="group")
-app.command("write")(write.write)
-app.command("read")(read.read)
-app.add_typer(inspect.app, name="inspect")
-app.add_typer(bench.app, name="bench")
-pipeline.app.command("replay")(pipeline_streams.replay)
-pipeline.app.command("backfill")(pipeline_streams.backfill)
-pipeline.app.command("install-s3")(pipeline_s3.install_s3)
-app.add_typer(pipeline.app, name="pipeline")
+_COMMANDS: Final = {
+    "standalone": "server",
+    "segmentstore": "pods",
+    "controller": "pods",
+    "restore": "restore",
+    "scope": "scope",
+    "stream": "stream",
+    "group": "group",
+    "write": "write",
+    "read": "read",
+    "inspect": "inspect",
+    "bench": "bench",
+    "pipeline": "pipeline_commands",
+}
+"""Each command, or group of commands, and its module. A module of a group has the group as ``app``, others a function
+with the command's name."""
 
 
 def _print_version(asked: bool) -> None:
@@ -62,7 +41,6 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     context: typer.Context,
     controller: Annotated[
@@ -81,6 +59,42 @@ def options(
     SETTINGS.debug = debug
 
 
+def application(names: Iterable[str] = tuple(_COMMANDS)) -> typer.Typer:
+    """Return the command line with these commands, by default with all.
+
+    Loading and describing all commands takes longer than most of them run.
+    """
+    app = typer.Typer(
+        name="tailrace",
+        help="Tailrace: stream storage. Streams are named SCOPE/STREAM.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(options)
+    for name in names:
+        module = importlib.import_module(f"tailrace.cli.commands.{_COMMANDS[name]}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
+
+
+def _needed(arguments: Sequence[str]) -> list[str]:
+    """Return the command that a command line names; all of them where it names none, or asks for help before it."""
+    words = iter(arguments)
+    for word in words:
+        if word == "--controller":
+            next(words, None)
+        elif not word.startswith("-"):
+            return [word] if word in _COMMANDS else list(_COMMANDS)
+        elif word == "--help":
+            break
+    return list(_COMMANDS)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
     end_process(run(sys.argv[1:] if arguments is None else arguments))
@@ -91,7 +105,9 @@ def run(arguments: Sequence[str]) -> int:
     SETTINGS.debug = False
     _open_standard_streams()
     try:
-        code = typer.main.get_command(app).main(list(arguments), prog_name="tailrace", standalone_mode=False)
+        code = typer.main.get_command(application(_needed(arguments))).main(
+            list(arguments), prog_name="tailrace", standalone_mode=False
+        )
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except TyperException as error:

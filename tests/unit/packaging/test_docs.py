@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from tailrace.cli.main import app
+from tailrace.cli.main import application
 from tailrace.common.stream_cut import StreamCut
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -42,7 +42,7 @@ def test_commands_are_understood(document: Path) -> None:
         if "…" in line or "COMMAND" in line:
             continue
         arguments = shlex.split(re.sub(r"\$\([^()]*\)", "x", line), comments=True)
-        command: Any = typer.main.get_command(app)
+        command: Any = typer.main.get_command(application())
         names = ["tailrace"]
         while hasattr(command, "commands"):
             names.append(arguments.pop(0))
