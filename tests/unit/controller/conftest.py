@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from harness.endpoints import single_endpoint_map
 from harness.interception import Call, Intercepted, create_each, info_of_each
+from harness.modelloop import ModelLoop
 from tailrace.cluster.endpoints import Endpoint, EndpointMap
 from tailrace.common.auth import Account, Authorize, account_nothing, allow_all
 from tailrace.common.errors import (
@@ -30,6 +31,15 @@ from tailrace.controller.workflows.context import ControllerConfig
 from tailrace.rpc import controller_pb2 as pb
 
 CONTAINERS = 4
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Return the loop of a test: leases lapse and steps repeat without waits where no connection is made."""
+    if item.path.parent.name == "grpc":
+        return {"real": asyncio.new_event_loop}
+    return {"model": ModelLoop}
 
 
 class ModelClock:
