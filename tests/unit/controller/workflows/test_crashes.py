@@ -29,8 +29,8 @@ GROUP_ID = "11111111-2222-3333-4444-555555555555"
 SCOPE = pb.ScopeInfo(scope="scope")
 UNSTEADY_TABLES = (PENDING_TABLE, CONTROLLERS_TABLE)
 QUICK = {"look_s": 0.01, "beat_s": 0.01, "lapse_s": 0.05, "rescan_s": 0.05}
-REQUESTS_S = 0.3
-"""For how long an intent of a dead controller may be written."""
+REQUESTS_S = 0.1
+"""For how long an intent of a dead controller may be written, in the time of the loop: ten of its looks."""
 STUCK_AFTER_S = 120.0
 Step = Callable[[Any, Any], Awaitable[None]]
 
@@ -374,7 +374,7 @@ def _without_random(name: str) -> str:
 
 
 async def act_again(scenario: Scenario, api: Any, world: Any) -> None:
-    """Act until there is an answer: a call of a controller with `REQUESTS_S` may end without one on a slow machine."""
+    """Act until there is an answer: a call of a controller with `REQUESTS_S` may end without one."""
     async with asyncio.timeout(STUCK_AFTER_S):
         while True:
             try:
