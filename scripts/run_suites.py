@@ -82,6 +82,7 @@ def _cores() -> int:
 def _run(names: list[str], plan: Plan, cores: float, folder: Path) -> int:
     os.chdir(catalogue.REPOSITORY)
     os.environ["PYTHON"] = sys.executable
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile the modules of tests again
     _say(f"{plan.profile} form, {plan.workers} workers, TAILRACE_TEST_SEED={plan.seed} repeats it")
     began_unix_s, began_s = time.time(), time.monotonic()
     ended = Scheduler(catalogue.jobs(names, plan), cores, RESULTS, findings.judge, _say).run()
