@@ -10,8 +10,8 @@ from tailrace.common import limits
 def collect_cycles_rarely() -> None:
     """Set the collector up; a server calls it when its modules are imported and before it serves.
 
-    A process may call it before its imports, too. It looks at few of the objects of modules then, which takes a tenth of
-    the time that they take to load.
+    A process may call it before its imports, too. Looking at all objects of modules again and again takes a tenth of
+    the time in which they load.
 
     Reference counts free what a request leaves: none of our own code makes cycles for each request, and a test holds it
     to that. With CPython's defaults the collector looks at all objects about once a second under load, and blocks the

@@ -25,7 +25,7 @@ from tailrace.common.http import listen, serve_app
 from tailrace.common.open_files import connection_limits, raise_open_files
 from tailrace.common.real_ports import SystemClock, SystemEntropy
 from tailrace.processes.pod import Readiness, add_health, run_pod, start_or_close
-from tailrace.processes.standalone import check_s3_endpoint
+from tailrace.processes.s3_endpoint import check_s3_endpoint
 from tailrace.processes.store_readiness import why_not_ready
 from tailrace.processes.workers import WorkerPlace, WorkerProcess, WorkerProcesses
 from tailrace.processes.workers_admin import Workers, create_app, describe

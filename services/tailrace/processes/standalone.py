@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -39,12 +39,12 @@ from tailrace.controller.grpc.server import ControllerServer
 from tailrace.controller.metadata.metadata_store import TableMetadataStore
 from tailrace.controller.rest.app import create_app as create_rest_app
 from tailrace.controller.workflows.context import ControllerConfig
+from tailrace.processes.s3_endpoint import check_s3_endpoint
 from tailrace.segmentstore.worker.admin import create_app as create_admin_app
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
     from pathlib import Path
 
     from fastapi import FastAPI
@@ -55,14 +55,6 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.server.in_process import InProcessRequests
 
 _logger = structlog.get_logger()
-
-_S3_CREDENTIALS: Final = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
-"""Any of these gives the S3 client its credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,18 +302,6 @@ class OwnStorePool:
     async def get(self, endpoint: StoreEndpoint, lane: str = CONTROL_LANE, place: ReadPlace | None = None) -> Requests:
         """See `RequestPool`."""
         return self._own if lane == CONTROL_LANE else await self._pool.get(endpoint, lane, place)
-
-
-def check_s3_endpoint(tier2: str, endpoint: str | None, environment: Mapping[str, str]) -> None:
-    """Raise StartError for an endpoint without credentials: the S3 client would search for them elsewhere."""
-    if endpoint is None:
-        return
-    if not tier2 or tier2.startswith("file:"):
-        raise StartError("--s3-endpoint needs --tier2 s3://BUCKET/PREFIX")
-    if not endpoint.startswith(("http://", "https://")):
-        raise StartError(f"--s3-endpoint {endpoint!r} is not of the form http://HOST:PORT")
-    if not any(environment.get(name) for name in _S3_CREDENTIALS):
-        raise StartError("--s3-endpoint needs AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment")
 
 
 def write_ready_file(file: Path, addresses: dict[str, Any]) -> None:

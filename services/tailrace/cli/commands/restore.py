@@ -36,7 +36,7 @@ def restore(
     from tailrace.cli.session import run
     from tailrace.common.logs import configure_logs
     from tailrace.common.real_ports import SystemClock, SystemEntropy
-    from tailrace.processes.standalone import check_s3_endpoint
+    from tailrace.processes.s3_endpoint import check_s3_endpoint
     from tailrace.segmentstore.restore.cluster import restore_cluster
 
     configure_logs(logging.ERROR)  # the report has the details
