@@ -36,6 +36,6 @@ class ModelLoop(asyncio.SelectorEventLoop):
         """Return the loop's own time."""
         return self._model.now_s
 
-    def run_in_executor(self, *_: Any) -> NoReturn:
+    def run_in_executor(self, *_: Any) -> NoReturn:  # type: ignore[override]  # none of its arguments matter
         """Refuse it: deadlines would pass before a thread has begun."""
         raise NotImplementedError("threads take real time, which this loop does not wait for")
