@@ -40,6 +40,8 @@ See docs/protocol/wire.md#handshake.
 
 OLDEST_WIRE_VERSION: Final = 5
 
+_DROPPED: Final = memoryview(bytearray(limits.RECEIVE_BUFFER_BYTES))
+"""Takes what connections receive that end already: with TLS they read until their peers have ended, too."""
 _KEEP_ALIVE_FRAME: Final = encode(c.KeepAlive())
 _KEEP_ALIVE: Final = c.KeepAlive.CODE
 _PADDING: Final = c.Padding.CODE
@@ -102,10 +104,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next received bytes."""
-        return self._receiver.get_buffer()
+        return self._receiver.get_buffer() if not self._closing else _DROPPED
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle the frames of newly received bytes."""
+        """Handle the frames of newly received bytes. While the connection ends they are dropped."""
+        if self._closing:
+            return
         self._receiver.received(nbytes)
         if not self._stops:
             self._drain()
@@ -162,6 +166,8 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._outbox.flush()
         self._transport.close()
+        if self._stops:  # TLS ends when it has read the end of the peer, which is not read
+            self._transport.resume_reading()
         if self._cut_off is None:
             self._cut_off = self._loop.call_later(limits.CLOSE_FLUSH_DEADLINE_S, self._transport.abort)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +105,43 @@ async def test_a_client_that_ended_its_sending_gets_what_is_queued_and_no_more(m
     await client.expect_end()
     assert model.in_flight.outstanding_bytes == 0
     assert len(full.waiters) == 1
+
+
+TLS = Path(__file__).parents[2] / "client/connections/tls"
+
+
+@pytest.mark.parametrize("behind", [b"", codec.encode(end(2, bytes(MIB)))], ids=["alone", "with another behind it"])
+async def test_a_client_that_ended_its_sending_over_tls_gets_what_is_queued(
+    model: Any, behind: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is not read: its end comes before the deadlines of closing, which are longer here than the test."""
+    monkeypatch.setattr(limits, "CLOSE_FLUSH_DEADLINE_S", 600.0)
+    monkeypatch.setattr("asyncio.constants.SSL_SHUTDOWN_TIMEOUT", 600.0)
+    keeper = await model.connect()
+    await keeper.create(SEGMENT)
+    full = FullContainer(model)
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_tls.load_cert_chain(TLS / "server.pem", TLS / "server.key")
+    client_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_tls.check_hostname, client_tls.verify_mode = False, ssl.CERT_NONE
+    server = SegmentStoreServer(model.registry, InFlightBudget(48 * MIB), SystemClock(), SystemEntropy())
+    host, port = await server.start("127.0.0.1", 0, ssl=server_tls)
+    reader, writer = await asyncio.open_connection(host, port, ssl=client_tls)
+    async with asyncio.timeout(120):
+        writer.write(b"".join(map(codec.encode, (c.Hello(16, 5), c.SetupAppend(1, W, SEGMENT, "")))))
+        for _ in range(2):  # the replies: type, length and the rest of each
+            await reader.readexactly(int.from_bytes((await reader.readexactly(8))[4:], "big"))
+        writer.write(codec.encode(c.KeepAlive()) + codec.encode(end(1, b"abc")))
+        await model.until(lambda: full.waiters)
+        assert await reader.readexactly(8) == codec.encode(c.KeepAlive())
+        writer.write(behind)
+        writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        await model.until(lambda: not server.connections)
+    writer.close()
+    monkeypatch.undo()
+    await server.close()
 
 
 async def test_clients_that_are_there_wait_on_and_each_look_is_at_a_few(
