@@ -373,8 +373,8 @@ def _check_scale(
 ) -> None:
     if len(dict.fromkeys(sealed)) != len(sealed):
         raise BadRequestError("sealedSegments names a segment twice")
-    found = [epoch.find(identifier) for identifier in sealed]
-    replaced = [segment for segment in found if segment is not None]
+    active = {segment.identifier: segment for segment in epoch.segments}
+    replaced = [active[identifier] for identifier in sealed if identifier in active]
     if len(replaced) != len(sealed):
         raise ScalePreconditionError(f"sealedSegments names a segment that is not active in epoch {epoch.epoch}")
     if not scale_keeps_ranges(replaced, ranges):

@@ -210,3 +210,11 @@ async def test_names_that_no_stream_has_are_at_no_store(api: Any, scope: str, st
 async def test_segments_that_do_not_exist_have_a_store(api: Any, stream: str) -> None:
     info = pb.StreamInfo(scope="scope", stream=stream)
     assert (await api.call("getURI", pb.SegmentId(streamInfo=info, segmentId=-1))).endpoint
+
+
+async def test_a_scale_looks_each_segment_up(api: Any) -> None:
+    """If each were compared with every active one, this would keep the controller from all other work for minutes."""
+    await api.setup(limits.STREAM_SEGMENTS_MAX)
+    sealed = range(limits.STREAM_SEGMENTS_MAX, 100 * limits.STREAM_SEGMENTS_MAX)  # as many as a request has room for
+    refused = await api.scale(sealed, [(0.0, 1.0)])
+    assert refused.status == pb.ScaleResponse.PRECONDITION_FAILED
