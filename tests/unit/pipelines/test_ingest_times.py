@@ -33,7 +33,8 @@ def logs(draw: st.DrawFn) -> tuple[dict[int, list[int]], list[TimedCut], int]:
                 cuts.append(TimedCut(time, {each: len(written[each]) for each in active}))
             case "scale":
                 epoch += 1
-                kept = [each for each in active if draw(st.booleans())]
+                sealed = draw(st.sampled_from(active))  # one at least: the new segments have its keys
+                kept = [each for each in active if each != sealed and draw(st.booleans())]
                 made = [epoch * EPOCH + number + 1 for number in range(draw(st.integers(1, 2)))]
                 active = kept + made
                 written.update({each: [] for each in made})
