@@ -68,7 +68,7 @@ def workloads_of(day: datetime.date) -> tuple[str, ...]:
 RARE_FAULTS: frozenset[tuple[str, str]] = frozenset(
     {
         *((workload, "sync error") for workload in ("log", "container", "pressure", "tables", "server")),
-        *((workload, "partial body") for workload in ("container", "pressure", "server", "cluster")),
+        *((workload, "partial body") for workload in ("container", "pressure", "tables", "server", "cluster")),
         *((workload, "store timeout without effect") for workload in ("server", "cluster")),
         ("container", "clock jump"),
         ("pressure", "store reply lost"),
