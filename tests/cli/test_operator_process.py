@@ -35,6 +35,18 @@ from tailrace_operator.kube.objects import (
     STREAMS,
 )
 
+CHILDREN_OF_MAIN = {
+    "ConfigMap": ["main"],
+    "Deployment": ["main-controller"],
+    "PodDisruptionBudget": ["main-controller", "main-store"],
+    "Role": ["main-controller", "main-store"],
+    "RoleBinding": ["main-controller", "main-store"],
+    "Service": ["main-controller", "main-store", "main-store-0", "main-store-1"],
+    "ServiceAccount": ["main-controller", "main-store"],
+    "StatefulSet": ["main-store"],
+}
+"""All of `stream_cluster`. The operator writes a few at a time, so that no one of them says that the others exist."""
+
 
 @pytest.fixture
 async def operators(tmp_path: Path) -> AsyncIterator[Operators]:
@@ -126,16 +138,7 @@ async def test_a_cluster_gets_its_children_its_map_and_its_status(operators: Ope
     await operators.start()
     made = server.make(STREAM_CLUSTERS, stream_cluster(store))
     await operators.until_condition("SegmentStoreReady", "False", "PodsChanging")
-    assert operators.children() == {
-        "ConfigMap": ["main"],
-        "Deployment": ["main-controller"],
-        "PodDisruptionBudget": ["main-controller", "main-store"],
-        "Role": ["main-controller", "main-store"],
-        "RoleBinding": ["main-controller", "main-store"],
-        "Service": ["main-controller", "main-store", "main-store-0", "main-store-1"],
-        "ServiceAccount": ["main-controller", "main-store"],
-        "StatefulSet": ["main-store"],
-    }
+    assert operators.children() == CHILDREN_OF_MAIN
     run_pods(server)
     _put(store, "main/cluster.json", mark_of(made["metadata"]["uid"]))  # as a worker does before its Lease
     make_worker(server, "main-store-0-0")
@@ -164,7 +167,7 @@ async def test_conditions_explain_in_kubernetes_words_why_pods_are_not_ready(
     make_secret(server, store)
     await operators.start()
     server.make(STREAM_CLUSTERS, stream_cluster(store))
-    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    await until(lambda: operators.children() == CHILDREN_OF_MAIN)
     for name, of, component in (("main-store-1", "main", "segmentstore"), ("other-store-0", "other", "segmentstore")):
         labels = {"name": "tailrace", "instance": of, "component": component}
         metadata = {"name": name, "labels": {f"app.kubernetes.io/{key}": value for key, value in labels.items()}}
@@ -194,7 +197,7 @@ async def test_what_drifts_is_corrected(operators: Operators, store: Store) -> N
     make_secret(server, store)
     await operators.start()
     server.make(STREAM_CLUSTERS, stream_cluster(store))
-    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    await until(lambda: operators.children() == CHILDREN_OF_MAIN)
     wanted = server.find(STATEFUL_SETS, "main-store")
     assert wanted is not None
     server.edit(STATEFUL_SETS, "main-store", {"spec": {"replicas": 7}, "metadata": {"annotations": {"mine": "stays"}}})
@@ -220,7 +223,7 @@ async def test_fewer_pods_keep_their_addresses_until_they_have_gone(operators: O
     make_secret(server, store)
     await operators.start()
     server.make(STREAM_CLUSTERS, stream_cluster(store))
-    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    await until(lambda: operators.children() == CHILDREN_OF_MAIN)
     run_pods(server)
     server.edit(STREAM_CLUSTERS, "main", {"spec": {"segmentStore": {"replicas": 1}}})
     await until(lambda: server.find(STATEFUL_SETS, "main-store")["spec"]["replicas"] == 1)  # type: ignore[index]
@@ -236,7 +239,7 @@ async def test_a_cluster_that_is_deleted_takes_its_children_along(operators: Ope
     make_secret(server, store)
     await operators.start()
     server.make(STREAM_CLUSTERS, stream_cluster(store))
-    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    await until(lambda: operators.children() == CHILDREN_OF_MAIN)
     server.remove(STREAM_CLUSTERS, "main")
     assert server.find(STREAM_CLUSTERS, "main") is None, "nothing holds it"
     await until(lambda: any(line["event"] == "placer_stopped" for line in operators.log()))
@@ -325,7 +328,7 @@ async def test_names_that_others_have_are_left_to_them(operators: Operators, sto
     for kind, item in zip((SERVICE_ACCOUNTS, ROLES, CONFIG_MAPS), theirs, strict=True):
         server.remove(kind, item["metadata"]["name"])
     await operators.until_condition("Accepted", "True", "Accepted")
-    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    await until(lambda: operators.children() == CHILDREN_OF_MAIN)
 
 
 @pytest.mark.parametrize("replaces", [False, True])
@@ -338,7 +341,7 @@ async def test_what_comes_between_the_look_and_the_apply_is_not_changed(
 
     def meanwhile(manifest: Manifest) -> None:
         """Another client makes a ConfigMap as the operator is about to write a Role, which it does before."""
-        ready = not replaces or server.find(DEPLOYMENTS, "main-controller") is not None
+        ready = not replaces or operators.children() == CHILDREN_OF_MAIN
         if ready and not made:
             if replaces:
                 server.remove(CONFIG_MAPS, "main")
@@ -365,7 +368,7 @@ async def test_children_that_a_deletion_leaves_are_not_taken_back_by_the_reconci
 
     def meanwhile(manifest: Manifest) -> None:
         """A user deletes the cluster as the operator is about to write a child that exists."""
-        if not left and server.find(DEPLOYMENTS, "main-controller") is not None:
+        if not left and operators.children() == CHILDREN_OF_MAIN:
             server.orphan(STREAM_CLUSTERS, "main")
             for kind in CHILDREN:
                 found = [one["metadata"] for one in server.all(kind)]
@@ -393,7 +396,7 @@ async def test_what_is_left_of_a_cluster_of_that_name_is_taken_over(operators: O
     make_secret(server, store)
     await operators.start()
     first = server.make(STREAM_CLUSTERS, stream_cluster(store))
-    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    await until(lambda: operators.children() == CHILDREN_OF_MAIN)
     server.orphan(STREAM_CLUSTERS, "main")
     await until(lambda: any(line["event"] == "placer_stopped" for line in operators.log()))
     left = {(kind.kind, item["metadata"]["name"]): item["metadata"] for kind in CHILDREN for item in server.all(kind)}
@@ -447,7 +450,7 @@ async def test_pods_that_run_are_left_alone_while_a_check_fails(operators: Opera
     await operators.start()
     server.make(STREAM_CLUSTERS, stream_cluster(store))
     await operators.until_condition("Tier2Ready", "True", "Usable")
-    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    await until(lambda: operators.children() == CHILDREN_OF_MAIN)
     before = [server.find(STATEFUL_SETS, "main-store"), server.find(DEPLOYMENTS, "main-controller")]
     wrong = base64.b64encode(b"wrong-wrong").decode()
     server.edit(SECRETS, "credentials", {"data": {"secretKey": wrong}})
@@ -469,7 +472,7 @@ async def test_new_credentials_roll_the_pods(operators: Operators, store: Store,
     make_secret(server, store)
     await operators.start()
     server.make(STREAM_CLUSTERS, stream_cluster(store))
-    await until(lambda: server.find(DEPLOYMENTS, "main-controller") is not None)
+    await until(lambda: operators.children() == CHILDREN_OF_MAIN)
 
     def fingerprint() -> str:
         found = server.find(STATEFUL_SETS, "main-store")
