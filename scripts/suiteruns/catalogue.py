@@ -48,6 +48,8 @@ class Plan:
     """Whether the programs of the local cluster are there, so that its tests can start in the first minutes."""
     seed_workers: int = 0
     """``workers`` that share the seeds: one beside what measures, which needs the other cores. 0: all."""
+    memory_folder: Path | None = None
+    """A folder in memory for the files of tests that need no disk; None: they are on the disk as well."""
 
     @property
     def is_full(self) -> bool:
@@ -77,6 +79,10 @@ class Suite:
     """Whether it computes, with small files and servers in its own process at most: it fills what others leave."""
     syncs: bool = False
     """Whether it syncs many files: what measures beside it would wait for the disk."""
+    in_memory: bool = False
+    """Whether its files are in memory where there is room, so that no sync of them reaches the disk."""
+    apart: tuple[str, ...] = ()
+    """Folders of its tests that are suites of their own."""
     limits: bool = True
     """Whether a test may take as long as pytest's own limits say, and no longer; in the long form only its own mark."""
 
@@ -105,7 +111,10 @@ SUITES = (
     Suite(
         "e2e/pods",
         (MINIO,),
-        bounds=("test_pods.py", "test_pods_under_load.py", "test_live_controllers.py", "test_store_cut_off.py"),
+        bounds=(
+            *("test_pods.py", "test_pods_under_load.py", "test_live_controllers.py", "test_store_cut_off.py"),
+            "test_many_streams.py",
+        ),
     ),
     Suite(CLUSTER_ITSELF, (LOCAL_CLUSTER,), cores=WAITS, takes=CLUSTER | MOUNTS),
     # Beside the suite below, whose installation looks at other namespaces.
@@ -132,7 +141,9 @@ SUITES = (
     Suite("images", (IMAGES,), cores=0.5, takes=MOUNTS),
     Suite("compat/wire", cores=WAITS),
     Suite("contract", (MINIO,), cores=WAITS),
-    Suite("unit", cores=0.5, share="worksteal", computes=True, syncs=True),
+    Suite("unit/storage", computes=True, syncs=True),
+    Suite("unit/log", computes=True, syncs=True),
+    Suite("unit", cores=0.5, share="worksteal", computes=True, syncs=True, in_memory=True, apart=("storage", "log")),
     Suite("simulation", computes=True),
 )
 COMMANDS = ("lint", "sanitize", "fuzz", "spec")
@@ -150,6 +161,7 @@ NEED_A_HOST = (CLUSTER_ITSELF, API, KUBERNETES)
 GROUPS = {
     "tests": (*(suite.name for suite in SUITES if suite.name not in NEED_A_HOST), "fuzz", "spec"),
     "everything": (*COMMANDS, *(suite.name for suite in SUITES)),
+    "unit": ("unit", "unit/storage", "unit/log"),
 }
 
 
@@ -181,7 +193,7 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
         plan = replace(plan, seed_workers=1)
     suites = sorted((job for job in _suites(plan) if job.suite in names), key=lambda job: job.computes)
     if plan.cluster_built or not plan.local_cluster:
-        suites = _measurements_first(suites)
+        suites = _measurements_first(suites, plan)
     if idle := set(names) - {job.suite for job in suites}:
         raise UnknownSuiteError(f"nothing runs for {', '.join(sorted(idle))}")
     needed = {name for job in suites for name in job.after}
@@ -191,15 +203,15 @@ def jobs(names: Sequence[str], plan: Plan) -> list[Job]:
     return [job for job in PREPARATIONS.values() if job.name in needed] + ends + suites
 
 
-def _measurements_first(suites: Sequence[Job]) -> list[Job]:
-    """Let all wait for what measures, but the making of the cluster, and what computes without many syncs.
+def _measurements_first(suites: Sequence[Job], plan: Plan) -> list[Job]:
+    """Let all wait for what measures, but the making of the cluster, and what computes without many syncs of the disk.
 
     The latter fills the time for which measurements keep the others away; later there is less of it to hold up the
     others.
     """
     first = {job.name for job in suites if job.measures}
     beside = {CLUSTER_ITSELF, *(job.name for job in suites if job.measures or job.computes)}
-    beside -= {suite.name for suite in SUITES if suite.syncs}
+    beside -= {suite.name for suite in SUITES if suite.syncs and _folder_in_memory(suite, plan) is None}
     others = {job.name for job in suites} - beside
     ordered = []
     for job in suites:
@@ -239,7 +251,7 @@ def _suites(plan: Plan) -> Iterator[Job]:
 
 def _by_pytest(name: str, suite: Suite, plan: Plan, without: Set[str], measures: bool = False) -> Job:
     workers = plan.workers if suite.share else 1
-    options = [f"--ignore=tests/{suite.name}/{file}" for file in sorted(without)]
+    options = [f"--ignore=tests/{suite.name}/{name}" for name in (*sorted(without), *suite.apart)]
     if workers > 1:
         options += ["-n", str(workers), "--dist", suite.share]
     environment = {}
@@ -287,7 +299,12 @@ def _pytest_job(
         measures=measures,
         computes=suite.computes,
         nice=0 if measures or suite.on_cluster or suite.takes & CLUSTER else NICE,
-        environment={"TAILRACE_TEST_PROFILE": plan.profile, "TAILRACE_TEST_SEED": str(plan.seed), **environment},
+        environment={
+            "TAILRACE_TEST_PROFILE": plan.profile,
+            "TAILRACE_TEST_SEED": str(plan.seed),
+            **({"TMPDIR": str(folder)} if (folder := _folder_in_memory(suite, plan)) else {}),
+            **environment,
+        },
         limit_s=_limit_s(plan),
         suite=suite.name,
         report=report,
@@ -345,6 +362,10 @@ def _simulator(part: str, plan: Plan, *options: str) -> Job:
     command = (sys.executable, "tests/simulation/run.py", *options)
     environment = {"TAILRACE_TEST_PROFILE": plan.profile}
     return Job(part, command, computes=True, nice=NICEST, environment=environment, limit_s=_limit_s(plan), suite=part)
+
+
+def _folder_in_memory(suite: Suite, plan: Plan) -> Path | None:
+    return plan.memory_folder if suite.in_memory else None
 
 
 def _limit_s(plan: Plan) -> float:

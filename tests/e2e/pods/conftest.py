@@ -15,7 +15,7 @@ from harness.pods import Pods, pods_of_a_cluster
 DAILY = (
     ("pods/test_pods_under_load.py",),
     ("pods/test_live_controllers.py",),
-    ("pods/test_store_cut_off.py",),
+    ("pods/test_store_cut_off.py", "pods/test_many_streams.py"),
     ("pods/test_controller_kills.py", "pods/test_controller_cut_off.py"),
 )
 """Faults under load: CI tries some of these groups each day, all other runs try all of them."""
