@@ -11,7 +11,10 @@ report.md and report.json of the run.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import datetime
+import math
 import os
 import secrets
 import signal
@@ -63,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # suites that run are ended also then
     try:
-        return _run(names, plan, -1.0 if options.one_by_one else float(cores), options.report.resolve())
+        with contextlib.nullcontext() if plan.is_full else room.folder_in_memory() as folder:
+            plan = dataclasses.replace(plan, memory_folder=folder)
+            return _run(names, plan, -math.inf if options.one_by_one else float(cores), options.report.resolve())
     except KeyboardInterrupt:
         return 130
 

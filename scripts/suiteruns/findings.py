@@ -114,7 +114,7 @@ def not_in_this_run(names: Sequence[str], cases: Sequence[Case], plan: Plan) -> 
     if "fuzz" in names:
         minutes = FUZZ_SECONDS // 60
         lines.append(f"{minutes} minutes of fuzzing from a fresh seed; here {FUZZ_RUNS} inputs of each target")
-    shorter = [path for name in names for path in _shorter_inside(TESTS / name)]
+    shorter = list(dict.fromkeys(path for name in names for path in _shorter_inside(TESTS / name)))
     if shorter:
         lines.append(f"long forms within cases of {', '.join(shorter)}")
     if any(name in names for name in ("unit", "contract", "simulation")):

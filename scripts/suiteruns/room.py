@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+
+import psutil
 
 from suiteruns.catalogue import Plan
 
@@ -15,6 +18,10 @@ TESTS_NEED_BYTES = 10 * GIB
 """What folders of tests grow to: those of failed tests stay until the next runs."""
 CLUSTER_NEEDS_BYTES = 45 * GIB
 """What nodes, images and MinIO of the local cluster grow to: 42 GB were measured."""
+IN_MEMORY = Path("/dev/shm")
+"""Where Linux has a file system in memory."""
+IN_MEMORY_NEEDS_BYTES = 4 * GIB
+"""Free there and free in memory, before tests have their files there: several times what was measured."""
 CLUSTER_STATE = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "tailrace"
 
 
@@ -47,3 +54,14 @@ def lacking(needs: Mapping[Path, int], room_of: Callable[[Path], tuple[int, int]
                 f" where {free_bytes / GIB:.0f} GiB are free: make room, or choose suites with SUITES"
             )
     return ""
+
+
+@contextlib.contextmanager
+def folder_in_memory(place: Path = IN_MEMORY, needs_bytes: int = IN_MEMORY_NEEDS_BYTES) -> Iterator[Path | None]:
+    """Provide an empty folder in memory, and remove it with all that is in it; None: there is no room for one."""
+    room_bytes = min(free(place)[1], psutil.virtual_memory().available)
+    if not os.access(place, os.W_OK | os.X_OK) or room_bytes < needs_bytes:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="tailrace-suites-", dir=place, ignore_cleanup_errors=True) as name:
+        yield Path(name)

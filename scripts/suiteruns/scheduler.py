@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 POLL_S = 0.1
-SPARE_CORES = 0.5
+SPARE_CORES = 1.0
 """What jobs may take beyond the cores there are: most of them wait at some time."""
 INTERRUPT_LIMIT_S = 30.0
 """How long a job that is interrupted may take to end its own children, before it is killed."""

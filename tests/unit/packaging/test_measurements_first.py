@@ -23,7 +23,10 @@ def everything(plan: Plan) -> dict[str, Job]:
     return {job.name: job for job in catalogue.jobs(catalogue.chosen(["everything"]), plan)}
 
 
-@pytest.mark.parametrize("plan", [PLAN, replace(PLAN, cluster_built=False, local_cluster=False)])
+@pytest.mark.parametrize(
+    "plan",
+    [PLAN, replace(PLAN, cluster_built=False, local_cluster=False), replace(PLAN, memory_folder=Path("/in/memory"))],
+)
 def test_measurements_wait_only_for_what_they_need_and_all_others_for_them(plan: Plan) -> None:
     jobs = everything(plan)
     first = {name for name, job in jobs.items() if job.measures}
@@ -33,7 +36,9 @@ def test_measurements_wait_only_for_what_they_need_and_all_others_for_them(plan:
         assert {*jobs[name].after, *jobs[name].later_than} <= {*preparations, "e2e/cluster", *first}
     for name, job in jobs.items():
         if name not in {*first, *preparations, "e2e/cluster", "end of the local cluster"}:
-            assert (job.computes and name != "unit") or first <= set(job.later_than)
+            beside = job.computes and name not in ("unit/storage", "unit/log")
+            beside = beside and (name != "unit" or plan.memory_folder is not None)
+            assert beside != (first <= set(job.later_than))
 
 
 @pytest.mark.parametrize("plan", [PLAN, replace(PLAN, cluster_built=False)])

@@ -132,7 +132,7 @@ def test_a_job_gives_way_with_its_whole_session(tmp_path: Path) -> None:
 
 
 def test_a_job_without_room_does_not_hold_up_those_behind_it(note: Path, tmp_path: Path) -> None:
-    run([noting(note, "a", "c"), noting(note, "b", cores=2.0), noting(note, "c", "a")], tmp_path)
+    run([noting(note, "a", "c"), noting(note, "b", cores=2.5), noting(note, "c", "a")], tmp_path)
     words = note.read_text().split()
     assert words.index("+c") < words.index("-a") < words.index("+b")
 
@@ -263,8 +263,10 @@ def test_suites_that_leave_something_out_are_looked_at_for_what_did_not_run() ->
 
 
 def test_names_and_groups() -> None:
-    assert catalogue.chosen(["unit", "simulation", "unit"]) == [
+    assert catalogue.chosen(["unit", "simulation", "unit/log"]) == [
         "unit",
+        "unit/storage",
+        "unit/log",
         "simulation",
         "simulation/seeds",
         "simulation/bugs",
@@ -383,6 +385,28 @@ def test_what_computes_takes_one_core_beside_what_measures() -> None:
     assert seeds.cores == PLAN.workers
     (unit,) = catalogue.jobs(["unit"], PLAN)
     assert unit.cores == PLAN.workers / 2, "its processes wait half of their time"
+
+
+def test_files_of_tests_that_need_no_disk_are_in_memory_where_there_is_room(tmp_path: Path) -> None:
+    with room.folder_in_memory(tmp_path, needs_bytes=1) as folder:
+        assert folder is not None
+        assert folder.parent == tmp_path
+        (folder / "one").mkdir()
+        in_memory = {job.name: job for job in catalogue.jobs(["unit"], replace(PLAN, memory_folder=folder))}
+        places = {job.environment.get("TMPDIR") for job in catalogue.jobs(["unit/log", "contract"], PLAN)}
+    assert in_memory["unit"].environment["TMPDIR"] == str(folder)
+    assert places == {None}
+    assert not list(tmp_path.iterdir()), "nothing is left"
+    for place, needs_bytes in ((tmp_path, 1 << 60), (tmp_path / "none", 1)):
+        with room.folder_in_memory(place, needs_bytes) as folder:
+            assert folder is None
+
+
+def test_suites_inside_the_folder_of_another_run_once() -> None:
+    jobs = {job.name: job for job in catalogue.jobs(catalogue.chosen(["unit"]), PLAN)}
+    inside = {name for name in jobs if name.startswith("unit/")}
+    assert {f"--ignore=tests/{name}" for name in inside} <= set(jobs["unit"].command)
+    assert {f"tests/{name}" for name in inside} == {jobs[name].command[-1] for name in inside}
 
 
 def test_every_file_of_a_suite_runs_once() -> None:
