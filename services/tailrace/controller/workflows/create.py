@@ -66,16 +66,23 @@ async def create(
         return
     if used and await leftovers.create_again(context, key, root, epoch):
         return  # the next step creates the other segments
-    mark = mark_of(key)
-    before = None if mark is None else await _mark_before(context, mark, root)
-    now = await context.store.load(key)
-    if listing.is_gone(now, root):  # the stream is deleted, so no record names these segments
+    try:
+        if (mark := mark_of(key)) is not None:
+            await _create_mark(context, mark, await _mark_before(context, key, mark, root), owner)
+        is_finished = await _finish(context, key, root)
+    except WriteConflictError:
+        await _delete_late(context, key, root, segments, used)
+        raise
+    if not is_finished:
+        await _delete_late(context, key, root, segments, used)
+
+
+async def _delete_late(
+    context: WorkflowContext, key: StreamKey, root: StreamRecord, segments: Sequence[str], used: Sequence[str]
+) -> None:
+    """Delete segments that were created after another controller had finished this creation, and the stream is gone."""
+    if listing.is_gone(await context.store.load(key), root):  # so no record names these segments
         await _delete_unused(context, segments, used)
-        return
-    if mark is not None and before is not None:
-        listing.require_same(key, now, root)
-        await _create_mark(context, mark, before, owner)
-    await _finish(context, key, root, StreamState.ACTIVE)
 
 
 async def _delete_unused(context: WorkflowContext, segments: Sequence[str], used: Sequence[str]) -> None:
@@ -84,13 +91,18 @@ async def _delete_unused(context: WorkflowContext, segments: Sequence[str], used
     await context.segments.delete([each for each in segments if each not in kept])
 
 
-async def _mark_before(context: WorkflowContext, mark: StreamKey, root: StreamRecord) -> Snapshot:
+async def _mark_before(context: WorkflowContext, key: StreamKey, mark: StreamKey, root: StreamRecord) -> Snapshot:
     """Return the mark stream's root; that of a stream which was never created before is presumed to be missing.
 
     Where it is there, the write that relies on this fails, and it is remembered: the step reads it when it is repeated.
+    A root that was read may be newer than this workflow, so the workflow is looked for after it.
     """
     presumed = context.store.presumed_missing(mark) if root.incarnation == next_incarnation(None) else None
-    return await context.store.read(mark, [mark.root], remember=True) if presumed is None else presumed
+    if presumed is not None:
+        return presumed
+    before = await context.store.read(mark, [mark.root], remember=True)
+    await listing.require_current(context, key, root)
+    return before
 
 
 async def _create_mark(context: WorkflowContext, mark: StreamKey, before: Snapshot, owner: ScopeRecord) -> None:
@@ -124,13 +136,15 @@ async def _begin_mark(context: WorkflowContext, mark: StreamKey, before: Snapsho
     await context.store.change(mark, (), decide, first=before)
 
 
-async def _finish(context: WorkflowContext, key: StreamKey, root: StreamRecord, state: StreamState) -> None:
-    def decide(current: StreamRecord | None, _: Snapshot) -> Change[None]:
-        if current is None or current.intent != root.intent:
-            return Change(None)
-        return Change(None, {key.root: finished(current, state)})
+async def _finish(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> bool:
+    """Make the stream ACTIVE; return False when another controller has finished its creation."""
 
-    await context.store.change(key, (), decide, by_memory=True)
+    def decide(current: StreamRecord | None, _: Snapshot) -> Change[bool]:
+        if current is None or current.intent != root.intent:
+            return Change(False)
+        return Change(True, {key.root: finished(current, StreamState.ACTIVE)})
+
+    return await context.store.change(key, (), decide, by_memory=True)
 
 
 async def _give_up(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> None:

@@ -46,10 +46,10 @@ async def add_new(
 ) -> ScopeRecord:
     """List a stream that is being created, and index its tags; return the scope.
 
-    It is written as one that is not listed yet, without a look, into the scope that this controller read last; the
-    scope is read again afterwards. When the stream is listed already, by an earlier run of this step, or its scope is
-    being deleted, `add` does the rest. ``listed_in`` is for a mark stream: the scope that lists
-    its stream. It stays until that stream is deleted, which deletes the mark stream, too.
+    It is written as one that is not listed yet, without a look, into the scope that this controller read last. Scope and
+    stream are read again afterwards, so a late step takes back what it wrote. When the stream is listed already, by an
+    earlier run of this step, or its scope is being deleted, `add` does the rest. ``listed_in`` is for a mark stream: the
+    scope that lists its stream. It stays until that stream is deleted, which deletes the mark stream, too.
 
     Raises:
         NoSuchScopeError, WriteConflictError: as `add`.
@@ -57,7 +57,6 @@ async def add_new(
     owner = await context.scopes.latest(key.scope) if listed_in is None else listed_in
     if owner.deleting:
         return await add(context, key, root)
-    await require_current(context, key, root)
     entry = _following(None, root)
     try:
         version = await context.scopes.put_entry(key.scope, owner, STREAMS + key.stream, entry, NOT_EXISTS)
