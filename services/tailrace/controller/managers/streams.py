@@ -98,11 +98,16 @@ class StreamManager:
         Raises:
             NoSuchScopeError. OtherIncarnationError: the stream was created and deleted, or not so often.
         """
-        await self._context.scopes.require(key.scope)
+        scopes = self._context.scopes
+        if incarnation is None:
+            await scopes.presume(key.scope)  # its workflow looks for the scope
+        else:
+            await scopes.require(key.scope)  # no incarnation is used up in a scope that is gone
         async with self._driver.enlisted(key):
             ours, root = await self._begin_create(key, config, incarnation)
         intent = root.intent
         if not isinstance(intent, CreateIntent):
+            await scopes.require(key.scope)
             return False
         while isinstance(intent, CreateIntent):  # it begins again where segments were there before (ADR 0062)
             await self._driver.wait(key, intent.intent_id)

@@ -30,7 +30,7 @@ from tailrace.controller.metadata.reading import readable
 from tailrace.controller.metadata.records import Record, ScopeRecord, ScopeStreamEntry, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from tailrace.common.ports import Clock, Entropy
 
@@ -64,6 +64,15 @@ class ScopeStore:
         if record is None:
             raise NoSuchScopeError(f"scope {scope} does not exist")
         return record
+
+    async def presume(self, scope: str) -> None:
+        """Check that the scope exists, by what this controller read last of it. Raises NoSuchScopeError.
+
+        It may have been deleted since: who relies on this looks for it again. It is read before it is refused.
+        """
+        known = self._recent.get(scope)
+        if known is None or known.deleting:
+            await self.require(scope)
 
     async def create(self, scope: str) -> bool:
         """Create the scope; return False when it exists or is being deleted."""
@@ -174,6 +183,11 @@ class ScopeStore:
         """Write an entry under the version read; return the new version. Raises WriteConflictError."""
         entry = Put(name.encode(), encode(record), version)
         return (await self._metadata.put(scope_table(scope, owner.nonce), [entry]))[0]
+
+    async def put_new(self, scope: str, owner: ScopeRecord, records: Mapping[str, Record]) -> list[int]:
+        """Write entries of which none exists yet, all or none; return their versions. Raises WriteConflictError."""
+        entries = [Put(name.encode(), encode(record), NOT_EXISTS) for name, record in records.items()]
+        return await self._metadata.put(scope_table(scope, owner.nonce), entries)
 
     async def remove_entry(self, scope: str, nonce: bytes, name: str, version: int) -> bool:
         """Remove an entry under the version read; return False when its version differs. A missing scope is fine."""

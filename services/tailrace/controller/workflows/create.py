@@ -13,7 +13,7 @@ from tailrace.common import names
 from tailrace.common.errors import BadRequestError, NoSuchScopeError, WriteConflictError
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.metadata.changes import Change, Snapshot
-from tailrace.controller.metadata.model import StreamState
+from tailrace.controller.metadata.model import Epoch, StreamState
 from tailrace.controller.metadata.records import CreateIntent, StreamRecord
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.controller.metadata.transitions import finished, new_stream, next_incarnation, tombstone
@@ -49,8 +49,10 @@ async def create(
     epoch = await context.store.epoch(key, root, 0)
     if epoch.numbers_skipped:
         await leftovers.leave_incarnation(context, key, root)
+    mark = mark_of(key)
+    first_mark = _presumed_first(context, mark, root)
     try:
-        owner = await listing.add_new(context, key, root, listed_in)
+        listed = await listing.add_new(context, key, root, listed_in, None if first_mark is None else mark)
     except NoSuchScopeError:
         await _give_up(context, key, root)
         return
@@ -61,14 +63,20 @@ async def create(
     except BadRequestError as error:
         _LOG.error("stream_creation_undone", stream=str(key), reason=f"the segment store refuses it: {error}")
         await _delete_unused(context, segments, await context.segments.used(segments))
+        if mark is not None:
+            await listing.remove_mark(context, key, root, mark)
         await listing.remove(context, key, root)
         await _give_up(context, key, root)
         return
     if used and await leftovers.create_again(context, key, root, epoch):
         return  # the next step creates the other segments
     try:
-        if (mark := mark_of(key)) is not None:
-            await _create_mark(context, mark, await _mark_before(context, key, mark, root), owner)
+        if used:  # another controller does so
+            await listing.require_current(context, key, root)
+        if mark is not None and not (
+            first_mark is not None and listed.with_mark and await _create_first_mark(context, mark, first_mark)
+        ):
+            await _create_mark(context, mark, await _mark_before(context, key, mark, root), listed.owner)
         is_finished = await _finish(context, key, root)
     except WriteConflictError:
         await _delete_late(context, key, root, segments, used)
@@ -91,15 +99,42 @@ async def _delete_unused(context: WorkflowContext, segments: Sequence[str], used
     await context.segments.delete([each for each in segments if each not in kept])
 
 
-async def _mark_before(context: WorkflowContext, key: StreamKey, mark: StreamKey, root: StreamRecord) -> Snapshot:
-    """Return the mark stream's root; that of a stream which was never created before is presumed to be missing.
+def _presumed_first(context: WorkflowContext, mark: StreamKey | None, root: StreamRecord) -> Snapshot | None:
+    """Return the missing root of a mark stream whose stream was never created before; None when it may be there.
 
-    Where it is there, the write that relies on this fails, and it is remembered: the step reads it when it is repeated.
-    A root that was read may be newer than this workflow, so the workflow is looked for after it.
+    What relies on it is written under the condition that it is missing. Where that fails, the root is remembered.
     """
-    presumed = context.store.presumed_missing(mark) if root.incarnation == next_incarnation(None) else None
-    if presumed is not None:
-        return presumed
+    if mark is None or root.incarnation != next_incarnation(None):
+        return None
+    return context.store.presumed_missing(mark)
+
+
+async def _create_first_mark(context: WorkflowContext, mark: StreamKey, missing: Snapshot) -> bool:
+    """Create a mark stream that is listed and was never created: its segment, then its records, ACTIVE by one write.
+
+    Returns False where the root or the bytes of a lost life are there: the mark stream needs the steps of any stream.
+    """
+    puts = new_stream(mark, None, MARK_CONFIG, context.clock.now_ms(), context.new_id())
+    root, epoch = puts[mark.root], puts[mark.epoch(next_incarnation(None), 0)]
+    assert isinstance(root, StreamRecord)
+    assert isinstance(epoch, Epoch)
+    segments = segment_names(mark, epoch.segments)
+    if await context.segments.create(segments, MARK_CONFIG):
+        return False
+
+    def decide(current: StreamRecord | None, _: Snapshot) -> Change[bool]:
+        if current is not None:
+            return Change(False)
+        return Change(True, {**puts, mark.root: finished(root, StreamState.ACTIVE)})
+
+    is_created = await context.store.change(mark, (), decide, first=missing)
+    if not is_created:
+        await _delete_late(context, mark, root, segments, ())
+    return is_created
+
+
+async def _mark_before(context: WorkflowContext, key: StreamKey, mark: StreamKey, root: StreamRecord) -> Snapshot:
+    """Return the mark stream's root. It may be newer than this workflow, so the workflow is looked for after it."""
     before = await context.store.read(mark, [mark.root], remember=True)
     await listing.require_current(context, key, root)
     return before

@@ -8,16 +8,17 @@ workflow is checked again in the stream's root.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.common import limits
 from tailrace.common.errors import NoSuchScopeError, NoSuchSegmentError, WriteConflictError
 from tailrace.controller.metadata.model import StreamState
-from tailrace.controller.metadata.ports import NOT_EXISTS
 from tailrace.controller.metadata.records import ScopeStreamEntry
 from tailrace.controller.metadata.scope_store import STREAMS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tailrace.controller.metadata.records import ScopeRecord, StreamRecord
     from tailrace.controller.metadata.stream_store import StreamKey
     from tailrace.controller.workflows.context import WorkflowContext
@@ -41,37 +42,57 @@ def is_gone(now: StreamRecord | None, root: StreamRecord) -> bool:
     return now.state in (StreamState.DELETING, StreamState.DELETED)
 
 
-async def add_new(
-    context: WorkflowContext, key: StreamKey, root: StreamRecord, listed_in: ScopeRecord | None = None
-) -> ScopeRecord:
-    """List a stream that is being created, and index its tags; return the scope.
+class Listed(NamedTuple):
+    """The scope that lists a stream, and whether the entry of its mark stream was written with that of the stream."""
 
-    It is written as one that is not listed yet, without a look, into the scope that this controller read last. Scope and
-    stream are read again afterwards, so a late step takes back what it wrote. When the stream is listed already, by an
-    earlier run of this step, or its scope is being deleted, `add` does the rest. ``listed_in`` is for a mark stream: the
-    scope that lists its stream. It stays until that stream is deleted, which deletes the mark stream, too.
+    owner: ScopeRecord
+    with_mark: bool = False
+
+
+async def add_new(
+    context: WorkflowContext,
+    key: StreamKey,
+    root: StreamRecord,
+    listed_in: ScopeRecord | None = None,
+    mark: StreamKey | None = None,
+) -> Listed:
+    """List a stream that is being created, and index its tags.
+
+    It is written as one that is not listed yet, without a look, into the scope that this controller read last. Scope
+    and stream are read again afterwards, so a late step takes back what it wrote. When the stream is listed already, by
+    an earlier run of this step, or its scope is being deleted, `add` does the rest.
+
+    ``listed_in`` is for a mark stream: the scope that lists its stream. It stays until that stream is deleted, which
+    deletes the mark stream, too. With ``mark``, a mark stream that was never created, one write lists both.
 
     Raises:
         NoSuchScopeError, WriteConflictError: as `add`.
     """
     owner = await context.scopes.latest(key.scope) if listed_in is None else listed_in
+    is_mark = listed_in is not None
     if owner.deleting:
-        return await add(context, key, root)
+        return Listed(await add(context, key, root, again=is_mark))
     entry = _following(None, root)
+    entries = {key: entry} if mark is None else {key: entry, mark: ScopeStreamEntry()}
     try:
-        version = await context.scopes.put_entry(key.scope, owner, STREAMS + key.stream, entry, NOT_EXISTS)
+        versions = await context.scopes.put_new(
+            key.scope, owner, {STREAMS + each.stream: record for each, record in entries.items()}
+        )
     except (WriteConflictError, NoSuchSegmentError):  # it is listed, or the scope has no table yet, or is gone
-        return await add(context, key, root)
-    if listed_in is None:
-        await _look_for_scope(context, key, owner, version)
-    await _look_for_stream(context, key, root, owner, version)
-    if await _index(context, key, owner, entry, version):
-        return owner
-    return await add(context, key, root)
+        return Listed(await add(context, key, root, again=is_mark))
+    written = dict(zip(entries, versions, strict=True))
+    if not is_mark:
+        await _look_for_scope(context, key, owner, written)
+    await _look_for_stream(context, key, root, owner, written)
+    if not await _index(context, key, owner, entry, written[key]):
+        owner = await add(context, key, root)
+    return Listed(owner, mark is not None)
 
 
-async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> ScopeRecord:
+async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord, *, again: bool = False) -> ScopeRecord:
     """List a stream that is being created, or update the tags of its entry; then index its tags. Return the scope.
+
+    With ``again`` an entry that is there already is written again, so that the step which wrote it cannot take it back.
 
     Raises:
         NoSuchScopeError: the scope does not exist, or is being deleted and does not list the stream yet.
@@ -81,7 +102,7 @@ async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> S
     for _ in range(limits.METADATA_CONFLICTS_MAX):
         owner, found, version = await scopes.entry(key.scope, name, ScopeStreamEntry)
         entry = _following(found, root)
-        if found != entry:
+        if found != entry or again:
             if owner.deleting and (found is None or found.incarnation != root.incarnation):
                 raise NoSuchScopeError(f"scope {key.scope} is being deleted")
             await require_current(context, key, root)
@@ -90,8 +111,8 @@ async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord) -> S
             except WriteConflictError:
                 continue
             if found is None:
-                await _look_for_scope(context, key, owner, version)
-                await _look_for_stream(context, key, root, owner, version)
+                await _look_for_scope(context, key, owner, {key: version})
+                await _look_for_stream(context, key, root, owner, {key: version})
         if await _index(context, key, owner, entry, version):
             return owner
     raise WriteConflictError(f"scope {key.scope}: {limits.METADATA_CONFLICTS_MAX} changes of one entry in a row")
@@ -126,21 +147,58 @@ async def _index(
     return True
 
 
-async def _look_for_scope(context: WorkflowContext, key: StreamKey, owner: ScopeRecord, version: int) -> None:
-    """Remove a new entry when the scope was deleted before it was written: no other step removes it."""
+async def _look_for_scope(
+    context: WorkflowContext, key: StreamKey, owner: ScopeRecord, written: Mapping[StreamKey, int]
+) -> None:
+    """Remove new entries when the scope was deleted before they were written: no other step removes them."""
     now = await context.scopes.load(key.scope)
     if now is None or now.nonce != owner.nonce:
-        await context.scopes.remove_entry(key.scope, owner.nonce, STREAMS + key.stream, version)
+        await _take_back(context, key, owner, written)
         raise NoSuchScopeError(f"scope {key.scope} is being deleted")
 
 
 async def _look_for_stream(
-    context: WorkflowContext, key: StreamKey, root: StreamRecord, owner: ScopeRecord, version: int
+    context: WorkflowContext, key: StreamKey, root: StreamRecord, owner: ScopeRecord, written: Mapping[StreamKey, int]
 ) -> None:
-    """Remove a new entry when the stream was deleted before it was written: no other step removes it."""
+    """Remove new entries when the stream was deleted before they were written: no other step removes them."""
     if is_gone(await context.store.load(key), root):
-        await context.scopes.remove_entry(key.scope, owner.nonce, STREAMS + key.stream, version)
+        await _take_back(context, key, owner, written)
         raise WriteConflictError(f"stream {key}: another controller has finished this workflow")
+
+
+async def _take_back(
+    context: WorkflowContext, key: StreamKey, owner: ScopeRecord, written: Mapping[StreamKey, int]
+) -> None:
+    """Remove the entries of these versions of a stream and, unless that exists by now, of its mark stream.
+
+    A step that creates the mark stream after this look writes the entry again (`add`), with another version. The entry
+    of the stream goes last: while it is there, a step that is repeated goes on with the creation.
+    """
+    for each, version in reversed(written.items()):
+        if each == key or _is_missing(await context.store.load(each)):
+            await context.scopes.remove_entry(key.scope, owner.nonce, STREAMS + each.stream, version)
+
+
+def _is_missing(root: StreamRecord | None) -> bool:
+    return root is None or root.state is StreamState.DELETED
+
+
+async def remove_mark(context: WorkflowContext, key: StreamKey, root: StreamRecord, mark: StreamKey) -> None:
+    """Unlist the mark stream of a stream whose creation is undone, unless the mark stream exists.
+
+    Raises:
+        WriteConflictError: the stream is not in that workflow, or its mark stream was listed again.
+    """
+    name = STREAMS + mark.stream
+    try:
+        owner, found, version = await context.scopes.entry(key.scope, name, ScopeStreamEntry)
+    except NoSuchScopeError:
+        return
+    if found is None or not _is_missing(await context.store.load(mark)):
+        return
+    await require_current(context, key, root)
+    if not await context.scopes.remove_entry(key.scope, owner.nonce, name, version):
+        raise WriteConflictError(f"stream {mark} was listed by another controller")
 
 
 def _without_tags(entry: ScopeStreamEntry) -> ScopeStreamEntry:

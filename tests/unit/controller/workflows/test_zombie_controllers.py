@@ -197,7 +197,7 @@ async def test_a_late_creation_leaves_nothing_of_a_stream_that_was_deleted(zombi
             assert world.segments.names("scope/") == []
             assert (await api.call("deleteScope", SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
 
-    await zombies.at_each_call(prepare, lambda api: api.call("createStream", api.config(2)), check, 14)
+    await zombies.at_each_call(prepare, lambda api: api.call("createStream", api.config(2)), check, 10)
     print(f"the stream was gone afterwards in {gone} cases")
     assert gone >= 1
 
@@ -295,7 +295,7 @@ async def test_a_late_creation_leaves_nothing_of_a_group_that_was_deleted(zombie
     assert gone >= 1
 
 
-@pytest.mark.parametrize(("late", "calls"), [("create", 48), ("update", 30)])
+@pytest.mark.parametrize(("late", "calls"), [("create", 45), ("update", 30)])
 async def test_a_late_group_step_leaves_the_subscription_alone_of_the_group_that_was_created_again(
     late: str, calls: int, zombies: Zombies
 ) -> None:
