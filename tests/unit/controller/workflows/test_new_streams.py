@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from tailrace.common.errors import BadRequestError
 from tailrace.common.names import MARK_PREFIX
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.managers.streams import OtherIncarnationError
-from tailrace.controller.metadata.metadata_store import scope_table
+from tailrace.controller.metadata.metadata_store import PENDING_TABLE, scope_table
 from tailrace.controller.metadata.model import StreamState
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
@@ -18,12 +20,19 @@ KEY = StreamKey("scope", "stream")
 MARK = StreamKey("scope", f"{MARK_PREFIX}stream")
 SCOPE = pb.ScopeInfo(scope="scope")
 IDLE_S = 60.0
+CALLS_MAX = 100
+QUICK = {"look_s": 0.01, "beat_s": 0.01, "lapse_s": 0.05, "rescan_s": 0.05, "requests_deadline_s": 0.1}
 Status = pb.CreateStreamStatus
 
 
 async def state_of(controller: Any, key: StreamKey) -> tuple[int, StreamState]:
     root = await controller.services.core.context.store.load(key)
     return root.incarnation, root.state
+
+
+async def listed(api: Any) -> list[str]:
+    found = await api.call("listStreamsInScope", pb.StreamsInScopeRequest(scope=SCOPE))
+    return sorted(info.stream for info in found.streams)
 
 
 async def test_another_controller_finds_that_the_stream_exists(world: Any, make_api: Any) -> None:
@@ -71,3 +80,111 @@ async def test_only_the_wanted_incarnation_is_created(world: Any, make_api: Any)
         await streams.create(KEY, StreamConfig(), incarnation=0)
     assert await streams.create(KEY, StreamConfig(), incarnation=1)
     assert await state_of(second, KEY) == (1, StreamState.ACTIVE)
+
+
+async def test_a_scope_that_another_controller_has_deleted_gets_no_stream(world: Any, make_api: Any) -> None:
+    """The one that creates the stream remembers the scope, and looks for it when the stream is listed."""
+    api = make_api(await world.start(idle_s=IDLE_S))
+    other = make_api(await world.start(idle_s=IDLE_S, seed=2))
+    await api.call("createScope", SCOPE)
+    await api.controller.services.core.context.scopes.require("scope")
+    assert (await other.call("deleteScope", SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
+    assert (await api.call("createStream", api.config())).status == Status.SCOPE_NOT_FOUND
+    assert world.segments.names("scope/") == []
+    await other.call("createScope", SCOPE)
+    assert (await api.call("createStream", api.config())).status == Status.SUCCESS
+    assert await listed(api) == [MARK.stream, "stream"]
+
+
+async def test_a_stream_exists_only_in_a_scope_that_is_there(world: Any, make_api: Any) -> None:
+    """A stream of a scope whose deletion has begun is about to go."""
+    api = make_api(await world.start(idle_s=IDLE_S))
+    await api.setup()
+    scopes = (await world.start(idle_s=IDLE_S, seed=2)).services.core.context.scopes
+    await scopes.mark_deleting("scope", (await scopes.require("scope")).nonce, recursive=True)
+    assert (await api.call("createStream", api.config())).status == Status.SCOPE_NOT_FOUND
+
+
+@pytest.mark.parametrize("created", ["before the look", "after the look"])
+async def test_a_late_listing_takes_back_no_mark_stream_that_exists(
+    created: str, world: Any, make_api: Any, wait_until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lists a creation that another controller has undone, while that one creates the stream again."""
+    slow, quick = make_api(await world.start(seed=1)), make_api(await world.start(seed=2))
+    await slow.call("createScope", SCOPE)
+    context = slow.controller.services.core.context
+    put_new, load_scope, load_root = context.scopes.put_new, context.scopes.load, context.store.load
+    made: list[str] = []
+
+    async def create_again() -> None:
+        made.append(created)
+        assert (await quick.call("createStream", quick.config())).status == Status.SUCCESS
+
+    async def put_late(*arguments: Any) -> Any:
+        if not made:
+            made.append("undone")
+            world.segments.create_segment = refused
+            assert (await quick.call("createStream", quick.config())).status == Status.SCOPE_NOT_FOUND
+            del world.segments.create_segment
+        return await put_new(*arguments)
+
+    async def load_scope_late(scope: str) -> Any:
+        if made == ["undone"] and created == "before the look":
+            await create_again()
+        return await load_scope(scope)
+
+    async def load_root_late(key: StreamKey) -> Any:
+        found = await load_root(key)
+        if key == MARK and made == ["undone"] and created == "after the look":
+            await create_again()
+        return found
+
+    monkeypatch.setattr(context.scopes, "put_new", put_late)
+    monkeypatch.setattr(context.scopes, "load", load_scope_late)
+    monkeypatch.setattr(context.store, "load", load_root_late)
+    doing = asyncio.ensure_future(slow.call("createStream", slow.config()))
+
+    async def is_made() -> bool:
+        return made == ["undone", created] and doing.done()
+
+    await wait_until(is_made)
+    assert await state_of(quick.controller, KEY) == (1, StreamState.ACTIVE)
+    assert await state_of(quick.controller, MARK) == (0, StreamState.ACTIVE)
+    assert await listed(quick) == [MARK.stream, "stream"]
+    assert len(world.segments.names(f"scope/{MARK.stream}/")) == 1
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+async def test_a_refused_creation_that_is_cut_short_leaves_nothing(
+    after_effect: bool, world: Any, make_api: Any, make_crash: Any, wait_until: Any
+) -> None:
+    for call in range(1, CALLS_MAX):
+        fresh = type(world)()
+        crash = make_crash(after_effect=after_effect)
+        api = make_api(await fresh.start(crash))
+        await api.call("createScope", SCOPE)
+        fresh.segments.create_segment = refused
+        crash.at_call = crash.calls + call
+        doing = asyncio.ensure_future(api.call("createStream", api.config()))
+        while not doing.done() and not crash.crashed:  # noqa: ASYNC110 - the stores are plain data
+            await asyncio.sleep(0)
+        doing.cancel()
+        await asyncio.gather(doing, return_exceptions=True)
+        await api.controller.close()
+        heir = make_api(await fresh.start(seed=2, **QUICK))
+
+        async def is_idle(tables: Any = fresh.metadata) -> bool:
+            return not tables.dump_table(PENDING_TABLE)
+
+        await wait_until(is_idle)
+        assert await listed(heir) == [], f"cut short at call {call}"
+        assert (await heir.call("deleteScope", SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
+        await fresh.close()
+        if crash.calls < crash.at_call:
+            assert call > 10
+            return
+    raise AssertionError(f"a creation makes more than {CALLS_MAX} calls")
+
+
+async def refused(name: str, **settings: Any) -> None:
+    raise BadRequestError(f"{name} is refused")
