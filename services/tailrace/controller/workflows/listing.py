@@ -150,8 +150,11 @@ async def _index(
 async def _look_for_scope(
     context: WorkflowContext, key: StreamKey, owner: ScopeRecord, written: Mapping[StreamKey, int]
 ) -> None:
-    """Remove new entries when the scope was deleted before they were written: no other step removes them."""
-    now = await context.scopes.load(key.scope)
+    """Remove new entries when the scope was deleted before they were written: no other step removes them.
+
+    A deletion of this controller looks for entries after it has changed what the controller remembers of the scope.
+    """
+    now = await (context.scopes.remembered(key.scope) if context.config.sole else context.scopes.load(key.scope))
     if now is None or now.nonce != owner.nonce:
         await _take_back(context, key, owner, written)
         raise NoSuchScopeError(f"scope {key.scope} is being deleted")
@@ -161,7 +164,8 @@ async def _look_for_stream(
     context: WorkflowContext, key: StreamKey, root: StreamRecord, owner: ScopeRecord, written: Mapping[StreamKey, int]
 ) -> None:
     """Remove new entries when the stream was deleted before they were written: no other step removes them."""
-    if is_gone(await context.store.load(key), root):
+    store = context.store
+    if is_gone(await (store.latest(key) if context.config.sole else store.load(key)), root):
         await _take_back(context, key, owner, written)
         raise WriteConflictError(f"stream {key}: another controller has finished this workflow")
 

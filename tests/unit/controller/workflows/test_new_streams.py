@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.interception import Call, Intercepted
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import MARK_PREFIX
 from tailrace.common.stream_policies import StreamConfig
@@ -184,6 +185,66 @@ async def test_a_refused_creation_that_is_cut_short_leaves_nothing(
             assert call > 10
             return
     raise AssertionError(f"a creation makes more than {CALLS_MAX} calls")
+
+
+class Hold:
+    """Holds the n-th call to a store, before or after its effect, until it is let go; other calls go on."""
+
+    def __init__(self, at_call: int, *, after_effect: bool) -> None:
+        self.at_call, self.calls = at_call, -1
+        self.after_effect = after_effect
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    def wrap(self, target: Any) -> Any:
+        return Intercepted(target, self._around)
+
+    async def _around(self, name: str, arguments: tuple[Any, ...], call: Call) -> Any:
+        self.calls += self.calls >= 0
+        held = self.calls == self.at_call and not self.reached.is_set()
+        if held:
+            self.reached.set()
+        if held and not self.after_effect:
+            await self.go.wait()
+        found = await call()
+        if held and self.after_effect:
+            await self.go.wait()
+        return found
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("rpc", ["deleteScope", "deleteScopeRecursive"])
+@pytest.mark.parametrize("sole", [True, False], ids=["alone", "beside others"])
+async def test_a_scope_that_is_deleted_during_a_creation_has_the_stream_or_is_gone(
+    sole: bool, rpc: str, after_effect: bool, world: Any, make_api: Any
+) -> None:
+    outcomes = set()
+    for at_call in range(1, CALLS_MAX):
+        fresh = type(world)()
+        hold = Hold(at_call, after_effect=after_effect)
+        api = make_api(await fresh.start(hold, sole=sole, idle_s=IDLE_S, look_s=3600.0, beat_s=3600.0, lapse_s=7200.0))
+        await api.call("createScope", SCOPE)
+        hold.calls = 0
+        creating = asyncio.ensure_future(api.call("createStream", api.config()))
+        reached = asyncio.ensure_future(hold.reached.wait())
+        await asyncio.wait([creating, reached], return_when=asyncio.FIRST_COMPLETED)
+        reached.cancel()
+        deleting = asyncio.ensure_future(api.call(rpc, SCOPE))
+        for _ in range(1000):  # far enough to end, or to wait for the creation
+            await asyncio.sleep(0)
+        hold.go.set()
+        await asyncio.gather(creating, deleting)
+        exists = (await api.call("checkScopeExists", SCOPE)).exists
+        there = (await api.call("checkStreamExists", api.info)).exists
+        outcomes.add((exists, there))
+        assert exists or not there, f"held at call {at_call}"
+        await api.call("createScope", SCOPE)
+        assert await listed(api) == ([MARK.stream, "stream"] if there else []), f"held at call {at_call}"
+        assert len(fresh.segments.names("scope/")) == 2 * there
+        await fresh.close()
+        if not hold.reached.is_set():
+            break
+    assert at_call > 8
+    assert outcomes == ({(True, True), (False, False)} if rpc == "deleteScope" else {(False, False)})
 
 
 async def refused(name: str, **settings: Any) -> None:
