@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -31,7 +30,7 @@ from tailrace.controller.metadata.reading import readable
 from tailrace.controller.metadata.records import Record, ScopeRecord, ScopeStreamEntry, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from tailrace.common.ports import Clock, Entropy
 
@@ -51,8 +50,8 @@ class ScopeStore:
         self._clock = clock
         self._entropy = entropy
         self._recent: OrderedDict[str, ScopeRecord] = OrderedDict()  # as they were read last
-        self._changes = 0
-        """How many changes of scopes have ended here; a read that began before one of them is not remembered."""
+        self._marks = 0
+        """How often scopes were marked here as being deleted; a read that began before is not remembered."""
 
     # -- scopes
 
@@ -79,7 +78,7 @@ class ScopeStore:
     async def remembered(self, scope: str) -> ScopeRecord | None:
         """Return the scope's record as this controller read it last; it is read when none is remembered.
 
-        Other controllers may have changed it since. This one forgets it when it has marked or deleted the scope, so the
+        Other controllers may have changed it since. This one forgets it when it marks the scope as being deleted, so the
         only controller of a cluster sees each deletion here before that deletion looks for entries.
         """
         known = self._recent.get(scope)
@@ -108,8 +107,11 @@ class ScopeStore:
             marked = ScopeRecord(record.nonce, record.created_ms, True, recursive or record.recursive)
             return Change(marked, {} if marked == record else {scope.encode(): marked})
 
-        with self._changing(scope):
+        try:
             return await change_records(self._metadata, self._entropy, SCOPES_TABLE, [scope.encode()], decide)
+        finally:  # what was read before is forgotten
+            self._marks += 1
+            self._recent.pop(scope, None)
 
     async def unmark(self, scope: str, nonce: bytes) -> None:
         """Cancel a deletion that found the scope of that nonce in use. A recursive deletion is not cancelled."""
@@ -140,8 +142,7 @@ class ScopeStore:
             if not record.deleting or not await self.is_empty(scope, record):
                 raise NotEmptyError(f"scope {scope} is not empty")
             # under its version: another controller may have finished, and the scope may exist again
-            with self._changing(scope):
-                await self._metadata.remove(SCOPES_TABLE, [(scope.encode(), found.version)])
+            await self._metadata.remove(SCOPES_TABLE, [(scope.encode(), found.version)])
         await self._metadata.delete_table(tag_table(scope, nonce))
         await self._metadata.delete_table(scope_table(scope, nonce))
 
@@ -328,23 +329,14 @@ class ScopeStore:
 
     # -- tables and tokens
 
-    @contextlib.contextmanager
-    def _changing(self, scope: str) -> Iterator[None]:
-        """Remember nothing that was read of the scope before the end of a change."""
-        try:
-            yield
-        finally:
-            self._changes += 1
-            self._recent.pop(scope, None)
-
     async def _read(self, scope: str) -> ScopeRecord | None:
-        changes = self._changes
+        marks = self._marks
         found = (await self._metadata.get(SCOPES_TABLE, [scope.encode()]))[0]
         self._recent.pop(scope, None)
         if found is None:
             return None
         record = decode(ScopeRecord, found.value, f"{SCOPES_TABLE}[{scope}]")
-        if changes != self._changes:
+        if marks != self._marks:
             return record
         self._recent[scope] = record
         if len(self._recent) > limits.SCOPES_REMEMBERED_MAX:
