@@ -78,8 +78,8 @@ class ScopeStore:
     async def remembered(self, scope: str) -> ScopeRecord | None:
         """Return the scope's record as this controller read it last; it is read when none is remembered.
 
-        Other controllers may have changed it since. This one forgets a scope that it marks as being deleted. So the only
-        controller of a cluster sees each deletion here before that deletion looks for entries.
+        Other controllers may have changed it since. This one forgets a scope that it marks as being deleted. So the
+        only controller of a cluster sees each deletion here before that deletion looks for entries.
         """
         known = self._recent.get(scope)
         return await self.load(scope) if known is None or known.deleting else known

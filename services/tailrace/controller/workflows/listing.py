@@ -70,8 +70,8 @@ async def add_new(
     """
     owner = await context.scopes.latest(key.scope) if listed_in is None else listed_in
     is_mark = listed_in is not None
-    if owner.deleting:
-        return Listed(await add(context, key, root, again=is_mark))
+    if owner.deleting and not is_mark:
+        return Listed(await add(context, key, root))
     entry = _following(None, root)
     entries = {key: entry} if mark is None else {key: entry, mark: ScopeStreamEntry()}
     try:
@@ -79,20 +79,21 @@ async def add_new(
             key.scope, owner, {STREAMS + each.stream: record for each, record in entries.items()}
         )
     except (WriteConflictError, NoSuchSegmentError):  # it is listed, or the scope has no table yet, or is gone
-        return Listed(await add(context, key, root, again=is_mark))
+        return Listed(await add(context, key, root, is_mark=is_mark))
     written = dict(zip(entries, versions, strict=True))
     if not is_mark:
         await _look_for_scope(context, key, owner, written)
     await _look_for_stream(context, key, root, owner, written)
     if not await _index(context, key, owner, entry, written[key]):
-        owner = await add(context, key, root)
+        owner = await add(context, key, root, is_mark=is_mark)
     return Listed(owner, mark is not None)
 
 
-async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord, *, again: bool = False) -> ScopeRecord:
+async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord, *, is_mark: bool = False) -> ScopeRecord:
     """List a stream that is being created, or update the tags of its entry; then index its tags. Return the scope.
 
-    With ``again`` an entry that is there already is written again, so that the step which wrote it cannot take it back.
+    The scope of a mark stream lists its stream, so a deletion of the scope waits for both. An entry of a mark stream
+    that is there already is written again, so that the step which wrote it cannot take it back.
 
     Raises:
         NoSuchScopeError: the scope does not exist, or is being deleted and does not list the stream yet.
@@ -102,8 +103,8 @@ async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord, *, a
     for _ in range(limits.METADATA_CONFLICTS_MAX):
         owner, found, version = await scopes.entry(key.scope, name, ScopeStreamEntry)
         entry = _following(found, root)
-        if found != entry or again:
-            if owner.deleting and (found is None or found.incarnation != root.incarnation):
+        if found != entry or is_mark:
+            if owner.deleting and not is_mark and (found is None or found.incarnation != root.incarnation):
                 raise NoSuchScopeError(f"scope {key.scope} is being deleted")
             await require_current(context, key, root)
             try:
@@ -111,7 +112,8 @@ async def add(context: WorkflowContext, key: StreamKey, root: StreamRecord, *, a
             except WriteConflictError:
                 continue
             if found is None:
-                await _look_for_scope(context, key, owner, {key: version})
+                if not is_mark:
+                    await _look_for_scope(context, key, owner, {key: version})
                 await _look_for_stream(context, key, root, owner, {key: version})
         if await _index(context, key, owner, entry, version):
             return owner
@@ -178,7 +180,7 @@ async def _take_back(
     A step that creates the mark stream after this look writes the entry again (`add`), with another version. The entry
     of the stream goes last: while it is there, a step that is repeated goes on with the creation.
     """
-    for each, version in reversed(written.items()):
+    for each, version in reversed(list(written.items())):
         if each == key or _is_missing(await context.store.load(each)):
             await context.scopes.remove_entry(key.scope, owner.nonce, STREAMS + each.stream, version)
 

@@ -10,10 +10,12 @@ import pytest
 from harness.interception import Call, Intercepted
 from tailrace.common.errors import BadRequestError
 from tailrace.common.names import MARK_PREFIX
+from tailrace.common.real_ports import SystemEntropy
 from tailrace.common.stream_policies import StreamConfig
 from tailrace.controller.managers.streams import OtherIncarnationError
 from tailrace.controller.metadata.metadata_store import PENDING_TABLE, scope_table
 from tailrace.controller.metadata.model import StreamState
+from tailrace.controller.metadata.scope_store import ScopeStore
 from tailrace.controller.metadata.stream_store import StreamKey
 from tailrace.rpc import controller_pb2 as pb
 
@@ -156,34 +158,70 @@ async def test_a_late_listing_takes_back_no_mark_stream_that_exists(
     assert len(world.segments.names(f"scope/{MARK.stream}/")) == 1
 
 
+async def cut_short(world: Any, make_api: Any, wait_until: Any, crash: Any, call: int, prepare: Any) -> Any:
+    """Create a stream, which ends at its n-th call to a store; another controller, whose API is returned, ends it."""
+    api = make_api(await world.start(crash))
+    await api.call("createScope", SCOPE)
+    await prepare(world, api.controller.services.core.context.scopes)
+    crash.at_call = crash.calls + call
+    doing = asyncio.ensure_future(api.call("createStream", api.config()))
+    while not doing.done() and not crash.crashed:  # noqa: ASYNC110 - the stores are plain data
+        await asyncio.sleep(0)
+    doing.cancel()
+    await asyncio.gather(doing, return_exceptions=True)
+    await api.controller.close()
+    heir = make_api(await world.start(seed=2, **QUICK))
+
+    async def is_idle() -> bool:
+        return not world.metadata.dump_table(PENDING_TABLE)
+
+    await wait_until(is_idle)
+    return heir
+
+
+async def refuse(world: Any, scopes: Any) -> None:
+    world.segments.create_segment = refused
+
+
+async def mark(world: Any, scopes: Any) -> None:
+    """Another controller marks the scope as being deleted; this one remembers it from before."""
+    other = ScopeStore(world.metadata, world.clock, SystemEntropy())
+    await other.mark_deleting("scope", (await scopes.require("scope")).nonce, recursive=False)
+
+
 @pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
 async def test_a_refused_creation_that_is_cut_short_leaves_nothing(
     after_effect: bool, world: Any, make_api: Any, make_crash: Any, wait_until: Any
 ) -> None:
     for call in range(1, CALLS_MAX):
-        fresh = type(world)()
-        crash = make_crash(after_effect=after_effect)
-        api = make_api(await fresh.start(crash))
-        await api.call("createScope", SCOPE)
-        fresh.segments.create_segment = refused
-        crash.at_call = crash.calls + call
-        doing = asyncio.ensure_future(api.call("createStream", api.config()))
-        while not doing.done() and not crash.crashed:  # noqa: ASYNC110 - the stores are plain data
-            await asyncio.sleep(0)
-        doing.cancel()
-        await asyncio.gather(doing, return_exceptions=True)
-        await api.controller.close()
-        heir = make_api(await fresh.start(seed=2, **QUICK))
+        fresh, crash = type(world)(), make_crash(after_effect=after_effect)
 
-        async def is_idle(tables: Any = fresh.metadata) -> bool:
-            return not tables.dump_table(PENDING_TABLE)
-
-        await wait_until(is_idle)
+        heir = await cut_short(fresh, make_api, wait_until, crash, call, refuse)
         assert await listed(heir) == [], f"cut short at call {call}"
         assert (await heir.call("deleteScope", SCOPE)).status == pb.DeleteScopeStatus.SUCCESS
         await fresh.close()
         if crash.calls < crash.at_call:
             assert call > 10
+            return
+    raise AssertionError(f"a creation makes more than {CALLS_MAX} calls")
+
+
+@pytest.mark.parametrize("after_effect", [False, True], ids=["before", "after"])
+async def test_a_creation_that_is_cut_short_in_a_scope_that_stays_lists_both_streams_or_none(
+    after_effect: bool, world: Any, make_api: Any, make_crash: Any, wait_until: Any
+) -> None:
+    """The deletion of the scope is cancelled after the stream was listed; the creation takes its entries back."""
+    for call in range(1, CALLS_MAX):
+        fresh, crash = type(world)(), make_crash(after_effect=after_effect)
+
+        heir = await cut_short(fresh, make_api, wait_until, crash, call, mark)
+        scopes = heir.controller.services.core.context.scopes
+        await scopes.unmark("scope", (await scopes.require_existing("scope")).nonce)
+        there = (await heir.call("checkStreamExists", heir.info)).exists
+        assert await listed(heir) == ([MARK.stream, "stream"] if there else []), f"cut short at call {call}"
+        await fresh.close()
+        if crash.calls < crash.at_call:
+            assert call > 5
             return
     raise AssertionError(f"a creation makes more than {CALLS_MAX} calls")
 
