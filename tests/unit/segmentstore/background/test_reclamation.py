@@ -147,13 +147,16 @@ async def test_one_tiny_survivor_keeps_no_shared_object(world: World, monkeypatc
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_large_chunk_is_cut_where_the_segment_begins(world: World) -> None:
+async def test_a_large_chunk_is_cut_where_the_segment_begins(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No chunk spans where a snapshot found the segment's end: one between the appends would leave two small chunks.
+    monkeypatch.setattr(limits, "SNAPSHOT_FIRST_S", 3600.0)
     container = await world.open()
     name = "scope/stream/0.#epoch.0"
     await container.create_segment(name)
     for number in range(4):
         await container.append(name, [bytes([number]) * MIB])
     await container.flush_to_storage()
+    assert [ref.length for ref in refs_of(container, name)] == [4 * MIB]
     whole = await read_cold(container, name)
     await container.truncate(name, 3 * MIB + 5)
     await eventually(lambda: refs_of(container, name)[0].segment_offset == 3 * MIB + 5)
