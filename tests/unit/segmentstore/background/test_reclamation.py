@@ -309,9 +309,9 @@ async def test_the_bytes_of_an_outage_are_moved_after_it(world: World, monkeypat
     container = await world.open()
     contents = await filled(container, 50, 40 * KIB)
     (shared,) = container.state.object_uses
+    world.objects.outage = True  # before there is anything to move
     for name in list(contents)[1:]:
         await container.truncate(name, len(contents[name]))
-    world.objects.outage = True
     await eventually(lambda: container.background.reclamation.last_error)
     world.objects.outage = False
     await eventually(lambda: shared not in container.state.object_uses)
