@@ -211,6 +211,7 @@ async def test_what_is_written_again_is_paid_from_what_was_flushed(
         await trickle(container, f"{NAME}{number}", 20)
     flushed = container.storage.tier2.bytes_written - container.background.compaction.written_bytes
     longest = max(container.state.by_name[f"{NAME}{number}"].length for number in range(6))
+    await eventually(lambda: container.background.compaction.written_bytes)
     await asyncio.sleep(0.2)
     assert 0 < container.background.compaction.written_bytes <= flushed / 4 + longest
 
