@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
@@ -207,3 +208,17 @@ def reopen(world: World) -> Callable[[], Awaitable[Container]]:
         return await world.open()
 
     return again
+
+
+@pytest.fixture
+def frame_reads(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """How often each frame of the log is read after its recovery."""
+    found: Counter[int] = Counter()
+    whole = MemoryLog.read
+
+    async def read(self: MemoryLog, sequence: int, offset: int, length: int) -> bytes:
+        found[sequence] += 1
+        return await whole(self, sequence, offset, length)
+
+    monkeypatch.setattr(MemoryLog, "read", read)
+    return found

@@ -94,13 +94,10 @@ class CacheManager:
 
     # -- staged appends ------------------------------------------------------------------------------------------
 
-    def growth(self, index: ReadIndex, end: int, length: int) -> int:
-        """Return how many more blocks one more append takes. `end`: the segment's committed length."""
-        return self._tail(index, end).growth(length)
-
     def stage_append(self, index: ReadIndex, end: int, length: int, *, internal: bool = False) -> bool:
-        """Reserve what an append takes at its commit; return False when there is no room. `end` as of `growth`.
+        """Reserve what an append takes at its commit; return False when there is no room.
 
+        ``end``: the segment's committed length.
         ``internal``: of an internal segment, which may fill the cache to its end.
         """
         tail = self._tail(index, end)
@@ -116,7 +113,7 @@ class CacheManager:
         return True
 
     def stage_merge(self, index: ReadIndex, end: int) -> None:
-        """Note that the entries of another segment will follow, by `move`. `end` as of `growth`."""
+        """Note that the entries of another segment will follow, by `move`. `end` as of `stage_append`."""
         tail = self.staged[index] = self._tail(index, end)
         tail.merge_staged()
 
@@ -156,9 +153,7 @@ class CacheManager:
         """Add the committed bytes of a staged append at a segment's tail."""
         cache, tail = self.cache, self.staged[index]
         view = memoryview(data)
-        position, total = 0, len(view)
-        # Whole blocks, so that only the last entry has a block that is partly filled.
-        entry_max = limits.CACHE_ENTRY_MAX_BYTES // BLOCK_BYTES * BLOCK_BYTES
+        position, total, entry_max = 0, len(view), _entry_max_bytes()
         while position < total:
             last = index.last
             take = min(total - position, entry_max)
@@ -174,6 +169,33 @@ class CacheManager:
             tail.append_committed(take, -last.length % BLOCK_BYTES)
         if tail.idle:
             self._settled(index, tail)
+
+    def insert_untiered(self, index: ReadIndex, offset: int, data: Buffer, spare_blocks: int) -> bool:
+        """Insert bytes that Tier 2 lacks anywhere in a segment with nothing staged; they grow the entry before them.
+
+        Return False, and insert none, when fewer than `spare_blocks` would be left. Raises ValueError when an entry
+        has one of the bytes.
+        """
+        view = memoryview(data)
+        total, entry_max = len(view), _entry_max_bytes()
+        if index.between(offset, offset + total):
+            raise ValueError(f"bytes from {offset} to {offset + total} are in the read index already")
+        before = index.find(offset - 1)
+        if before is not None and not (_grows(before, offset) and before.length < entry_max):
+            before = None
+        free_bytes = -before.length % BLOCK_BYTES if before is not None else 0
+        blocks = -(-max(total - free_bytes, 0) // BLOCK_BYTES)
+        if not (self.has_room(blocks + spare_blocks) and self._evict(blocks)):
+            return False
+        position = 0
+        if before is not None:
+            position = min(total, entry_max - before.length)
+            before.address = self.cache.append(before.address, before.length, view[:position])
+            before.length += position
+        for at in range(position, total, entry_max):
+            piece = view[at : at + entry_max]
+            index.add(Entry(index, offset + at, len(piece), self.cache.insert(piece)))
+        return True
 
     def add_log_places(self, index: ReadIndex, offset: int, length: int, places: LogPlaces | FramePlaces) -> None:
         """Add an entry for bytes that recovery leaves in the log."""
@@ -274,6 +296,11 @@ class CacheManager:
     def unpin(self, view: CacheView) -> None:
         """Release a view of `pin`."""
         view.release()
+
+
+def _entry_max_bytes() -> int:
+    """Return how long an entry may grow: whole blocks, so that only the last entry has one that is partly filled."""
+    return limits.CACHE_ENTRY_MAX_BYTES // BLOCK_BYTES * BLOCK_BYTES
 
 
 def _grows(entry: Entry, end: int) -> bool:

@@ -1,8 +1,8 @@
 """Rebuilds a container's state from its log (docs/design.md#tier-1).
 
 Recovery finds the last complete checkpoint, then applies every later operation. An append from before the checkpoint
-matters only if Tier 2 lacks its bytes: they stay in the log, and the read index points there. A later append goes to
-the cache while the cache has room; else it stays in the log too.
+matters only if Tier 2 lacks its bytes. It and each later append go to the cache while the cache has room. Else their
+bytes stay in the log, and the read index points there (docs/adr/0064-recovery-caches-bytes-before-a-checkpoint.md).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.common.errors import CorruptionError, DataLossError
 from tailrace.kernel import BLOCK_BYTES
 from tailrace.segmentstore.cache.cache_manager import drop_truncated, mark_tiered
+from tailrace.segmentstore.container.early_appends import EarlyAppend, EarlyAppends
 from tailrace.segmentstore.container.replayed_attributes import ReplayedAttributes
 from tailrace.segmentstore.metadata import checkpoint, operation_log
 from tailrace.segmentstore.metadata import operations as ops
@@ -32,64 +32,6 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.metadata.read_index import LogPlaces, ReadIndex
     from tailrace.segmentstore.metadata.segment import Segment
     from tailrace.segmentstore.metadata.state import ContainerState
-
-
-@dataclass(frozen=True, slots=True)
-class _EarlyAppend:
-    """An append from before the checkpoint. ``begin_frame``: where its record begins; it may hold none of the data."""
-
-    offset: int
-    length: int
-    crc: int
-    begin_frame: int
-    places: LogPlaces
-
-
-class _EarlyAppends:
-    """Those of one segment, in columns: there may be as many as Tier 2 lacks."""
-
-    __slots__ = ("_ascend", "_begin_frames", "_crcs", "_lengths", "_offsets", "_spans", "_starts")
-
-    def __init__(self) -> None:
-        self._offsets = array("q")
-        self._lengths = array("I")
-        self._crcs = array("I")
-        self._begin_frames = array("q")
-        self._starts = array("I")  # in the payload of that frame; of other places `_spans` has them, by row
-        self._spans: dict[int, LogPlaces] = {}
-        self._ascend = True
-
-    def add(self, item: _EarlyAppend) -> None:
-        offset, places = item.offset, item.places
-        if self._offsets and offset < self._offsets[-1]:
-            self._ascend = False
-        start = 0
-        if len(places) == 1 and places[0][0] == item.begin_frame:
-            start = places[0][1]
-        else:
-            self._spans[len(self._offsets)] = places
-        self._offsets.append(offset)
-        self._lengths.append(item.length)
-        self._crcs.append(item.crc)
-        self._begin_frames.append(item.begin_frame)
-        self._starts.append(start)
-
-    def extend(self, others: _EarlyAppends, shift: int) -> None:
-        """Add others whose bytes a merge moved by `shift`."""
-        for row in range(len(others._offsets)):
-            self.add(others._item(row, shift))
-
-    def __iter__(self) -> Iterator[_EarlyAppend]:
-        """Iterate in the order of their offsets."""
-        rows: Iterable[int] = range(len(self._offsets))
-        if not self._ascend:
-            rows = sorted(rows, key=self._offsets.__getitem__)
-        return (self._item(row, 0) for row in rows)
-
-    def _item(self, row: int, shift: int) -> _EarlyAppend:
-        length, frame = self._lengths[row], self._begin_frames[row]
-        places = self._spans.get(row) or ((frame, self._starts[row], length),)
-        return _EarlyAppend(self._offsets[row] + shift, length, self._crcs[row], frame, places)
 
 
 class _Run:
@@ -126,7 +68,7 @@ class Recovery:
         self._cache = cache
         # A quarter of the cache stays free, so that the container can serve and flush at once.
         self._spare_blocks = cache.cache.max_bytes // (4 * BLOCK_BYTES)
-        self._early: dict[int, _EarlyAppends] = {}
+        self._early: dict[int, EarlyAppends] = {}
         self._runs: dict[int, _Run] = {}
         self._attributes = ReplayedAttributes()
         self.operations = 0
@@ -206,60 +148,74 @@ class Recovery:
     def _take_early(self, placed: operation_log.Placed | operation_log.PlacedAppends) -> None:
         if isinstance(placed, operation_log.PlacedAppends):
             for run in placed.runs:
-                if run.data and not self._tiered(run.segment_id, run.offset, run.offset + len(run.data)):
+                if run.data:
                     self._early_run(placed.frame_sequence, run)
         else:
             self._early_operation(placed.operation, placed.places)
 
     def _early_run(self, frame_sequence: int, run: AppendRun) -> None:
-        for offset, length, crc, start in _rows(run):
-            item = _EarlyAppend(offset, length, crc, frame_sequence, ((frame_sequence, start, length),))
-            self._early_append(run.segment_id, item)
+        segment_id, segment, shift = self._place(run.segment_id)
+        lengths, crcs, starts = (array("I", column) for column in (run.lengths, run.crcs, run.starts))
+        offsets = array("q", run.offsets)
+        if shift:
+            offsets = array("q", (offset + shift for offset in offsets))
+        for rows in _untiered(segment, offsets, lengths):
+            at = offsets[rows.start] - offsets[0]
+            data = run.data[at : at + sum(lengths[rows])]
+            places = starts[rows]
+            if segment is not None and self._cached(segment.read_index, offsets[rows.start], data):
+                places = array("I", (0,)) * len(places)
+            early = self._early.setdefault(segment_id, EarlyAppends())
+            early.add_run(offsets[rows], lengths[rows], crcs[rows], frame_sequence, places)
 
-    def _early_append(self, segment_id: int, item: _EarlyAppend) -> None:
-        if not self._tiered(segment_id, item.offset, item.offset + item.length):
-            self._early.setdefault(segment_id, _EarlyAppends()).add(item)
+    def _place(self, segment_id: int) -> tuple[int, Segment | None, int]:
+        """Return which segment of the checkpoint holds the bytes of one, and how far merges moved them.
 
-    def _tiered(self, segment_id: int, start: int, end: int) -> bool:
-        segment = self._state.segments.get(segment_id)
-        return segment is not None and segment.chunks.covers(max(start, segment.start_offset), end)
+        None: the checkpoint does not name it. It was deleted, or the checkpoint has forgotten a merge, which stands
+        later in the log then.
+        """
+        resolved, shift = self._state.resolve(segment_id)
+        segment = self._state.segments.get(resolved)
+        return (segment_id, None, 0) if segment is None else (resolved, segment, shift)
 
     def _early_operation(self, operation: ops.Operation, places: LogPlaces) -> None:
         if isinstance(operation, ops.Append):
             length = len(operation.data)
-            if length:
-                begin_frame = places[0][0]
-                data_places = _data_places(places, length)
-                item = _EarlyAppend(operation.offset, length, operation.crc, begin_frame, data_places)
-                self._early_append(operation.segment_id, item)
+            segment_id, segment, shift = self._place(operation.segment_id)
+            offset = operation.offset + shift
+            if length and (segment is None or _lacks(segment, offset, offset + length)):
+                cached = segment is not None and self._cached(segment.read_index, offset, operation.data)
+                left = () if cached else _data_places(places, length)
+                item = EarlyAppend(offset, length, operation.crc, places[0][0], left)
+                self._early.setdefault(segment_id, EarlyAppends()).add(item)
         elif isinstance(operation, ops.Merge):
             moved = self._early.pop(operation.source_id, None)
             if moved is not None:
-                self._early.setdefault(operation.target_id, _EarlyAppends()).extend(moved, operation.target_offset)
+                self._early.setdefault(operation.target_id, EarlyAppends()).extend(moved, operation.target_offset)
 
     def _settle_early(self) -> None:
         early, self._early = self._early, {}
-        by_segment: dict[int, _EarlyAppends] = {}
+        by_segment: dict[int, EarlyAppends] = {}
         while early:
             segment_id, items = early.popitem()
             resolved, shift = self._state.resolve(segment_id)
             if resolved == segment_id and resolved not in by_segment:
                 by_segment[resolved] = items
             else:
-                by_segment.setdefault(resolved, _EarlyAppends()).extend(items, shift)
+                by_segment.setdefault(resolved, EarlyAppends()).extend(items, shift)
         for segment_id, items in by_segment.items():
             segment = self._state.segments.get(segment_id)
             if segment is not None:
-                self._leave_in_log(segment.read_index, self._untiered(segment, items))
+                self._leave_in_log(segment.read_index, self._uncached(segment, items))
 
     @staticmethod
-    def _untiered(segment: Segment, items: _EarlyAppends) -> Iterator[tuple[int, int, LogPlaces]]:
-        """Yield offset, length and places of those that Tier 2 lacks, and count them as pending."""
-        for item in items:
-            start, end = max(item.offset, segment.start_offset), item.offset + item.length
-            if end > start and not segment.chunks.covers(start, end):
-                segment.pending.add(item.offset, item.length, item.crc, item.begin_frame)
-                yield item.offset, item.length, item.places
+    def _uncached(segment: Segment, items: EarlyAppends) -> Iterator[tuple[int, int, LogPlaces]]:
+        """Count those that Tier 2 lacks as pending; yield offset, length and places of those that the cache lacks."""
+        for offset, length, crc, begin_frame, places in items:
+            if not places or _lacks(segment, offset, offset + length):
+                segment.pending.add(offset, length, crc, begin_frame)
+                if places:
+                    yield offset, length, places
 
     def _leave_in_log(self, index: ReadIndex, appends: Iterable[tuple[int, int, LogPlaces]]) -> None:
         """Point the read index to the log: one entry for consecutive appends in one frame.
@@ -346,13 +302,32 @@ class Recovery:
         self._runs.clear()
 
     def _cached(self, index: ReadIndex, offset: int, data: Buffer) -> bool:
-        """Insert bytes at a segment's tail into the cache; return False, and insert none, without room."""
-        cache, length = self._cache, len(data)
-        blocks = cache.growth(index, offset, length) + self._spare_blocks
-        if cache.cache.available_blocks <= blocks or not cache.stage_append(index, offset, length):
-            return False
-        cache.append_tail(index, offset, data)
-        return True
+        """Insert bytes that Tier 2 lacks into the cache; return False, and insert none, without room."""
+        return self._cache.insert_untiered(index, offset, data, self._spare_blocks)
+
+
+def _untiered(segment: Segment | None, offsets: array[int], lengths: array[int]) -> Iterator[slice]:
+    """Yield the contiguous rows of appends that Tier 2 lacks: all of them when the segment is not known."""
+    count = len(offsets)
+    if segment is None or (
+        offsets[0] >= segment.start_offset and not segment.chunks.overlaps(offsets[0], offsets[-1] + lengths[-1])
+    ):
+        yield slice(0, count)
+        return
+    begin = 0
+    for row in range(count):
+        if not _lacks(segment, offsets[row], offsets[row] + lengths[row]):
+            if begin < row:
+                yield slice(begin, row)
+            begin = row + 1
+    if begin < count:
+        yield slice(begin, count)
+
+
+def _lacks(segment: Segment, start: int, end: int) -> bool:
+    """Return whether Tier 2 lacks any of the bytes that the segment still has between `start` and `end`."""
+    start = max(start, segment.start_offset)
+    return end > start and not segment.chunks.covers(start, end)
 
 
 def _rows(run: AppendRun) -> Iterator[tuple[int, int, int, int]]:

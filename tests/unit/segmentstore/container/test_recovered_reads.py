@@ -14,7 +14,6 @@ import structlog
 from tailrace.common import limits
 from tailrace.common.errors import CorruptionError, UnavailableError
 from tailrace.kernel import BLOCK_BYTES
-from tailrace.log.memory import MemoryLog
 from tailrace.segmentstore.container.container import Container
 from tailrace.storage.port import Buffer
 
@@ -27,22 +26,15 @@ Reopen = Callable[[], Awaitable[Container]]
 APPENDS = 10_000
 
 
-@pytest.fixture
-def frame_reads(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """How often each frame of the log is read after its recovery."""
-    found: Counter[int] = Counter()
-    whole = MemoryLog.read
-
-    async def read(self: MemoryLog, sequence: int, offset: int, length: int) -> bytes:
-        found[sequence] += 1
-        return await whole(self, sequence, offset, length)
-
-    monkeypatch.setattr(MemoryLog, "read", read)
-    return found
+async def fill_cache(container: Container) -> None:
+    """Append bytes that Tier 2 lacks until a recovery finds no more room in a cache of 2 MiB."""
+    await container.create_segment(FILLER)
+    for _ in range(2 * limits.MIB // BLOCK_BYTES):
+        await container.append(FILLER, [bytes(BLOCK_BYTES)])  # alone: recovery leaves room for one
 
 
 async def left_in_log(world: World, reopen: Reopen, where: str) -> Container:
-    """Append with Tier 2 away, and open again so that nothing is cached: for the reason `where`."""
+    """Append with Tier 2 away, and open again so that the last bytes find no room in the cache."""
     container = await world.open()
     for name in (NAME, OTHER):
         await container.create_segment(name)
@@ -50,8 +42,7 @@ async def left_in_log(world: World, reopen: Reopen, where: str) -> Container:
     await asyncio.gather(*(container.append(name, [block(n)]) for n in range(APPENDS) for name in (NAME, OTHER)))
     if where == "before the checkpoint":
         await container.background.checkpointer.run_if_due(force=True)
-    else:
-        world.cache_bytes = 2 * limits.MIB  # of which recovery leaves a quarter free
+    world.cache_bytes = 2 * limits.MIB  # of which recovery leaves a quarter free
     container = await reopen()
     entries = [entry for segment in container.core.state.segments.values() for entry in segment.read_index]
     assert any(entry.address < 0 for entry in entries)
@@ -63,7 +54,7 @@ def block(number: int) -> bytes:
     return number.to_bytes(4, "big") * 25
 
 
-WHERE = pytest.mark.parametrize("where", ["before the checkpoint", "no room"])
+WHERE = pytest.mark.parametrize("where", ["before the checkpoint", "no checkpoint"])
 EXPECTED = b"".join(map(block, range(APPENDS)))
 
 
@@ -152,10 +143,7 @@ async def test_a_merge_may_put_bytes_behind_others_that_are_later_in_the_frame(
     for name in (NAME, OTHER):
         await container.create_segment(name)
     world.objects.outage = True
-    if where == "no room":
-        await container.create_segment(FILLER)
-        for _ in range(2 * limits.MIB // BLOCK_BYTES):
-            await container.append(FILLER, [bytes(BLOCK_BYTES)])  # alone: recovery leaves room for one
+    await fill_cache(container)
     await asyncio.gather(
         *(container.append(OTHER, [block(n)]) for n in range(100, 200)),
         *(container.append(NAME, [block(n)]) for n in range(100)),
@@ -164,8 +152,7 @@ async def test_a_merge_may_put_bytes_behind_others_that_are_later_in_the_frame(
     await container.merge(NAME, OTHER)
     if where == "before the checkpoint":
         await container.background.checkpointer.run_if_due(force=True)
-    else:
-        world.cache_bytes = 2 * limits.MIB
+    world.cache_bytes = 2 * limits.MIB
     container = await reopen()
     expected = b"".join(map(block, range(200)))
     for start in (0, 9_950, 9_999, 10_000):
@@ -185,9 +172,11 @@ async def test_one_read_takes_a_bounded_number_of_frames(
     container = await world.open()
     await container.create_segment(NAME)
     world.objects.outage = True
+    await fill_cache(container)
     for number in range(20):  # each in a frame of its own
         await container.append(NAME, [block(number)])
     await container.background.checkpointer.run_if_due(force=True)
+    world.cache_bytes = 2 * limits.MIB
     container = await reopen()
     result = await container.read(NAME, 0, 1 << 20, wait=False)
     assert result.length == 500
@@ -214,11 +203,15 @@ async def test_a_truncation_within_an_entry_ends_it_if_tier2_holds_the_rest(
     world.objects.outage = True
     container = await world.open()
     await container.create_segment(NAME)
+    if where == "left in the log":
+        await fill_cache(container)
     expected = [block(number) * 4 for number in range(APPENDS)]
     await asyncio.gather(*(container.append(NAME, [data]) for data in expected))
     if where == "left in the log":
         await container.background.checkpointer.run_if_due(force=True)
+        world.cache_bytes = 2 * limits.MIB
         container = await reopen()
+        await container.delete(FILLER)
     world.objects.outage = False
     with pytest.raises(UnavailableError, match="the first chunk is refused"):
         await flush(container)

@@ -157,7 +157,7 @@ async def test_operations_that_a_recovery_cannot_apply_stop_the_container_by_nam
         raise ValueError("read index entry at 0 overlaps")
 
     with monkeypatch.context() as patch:
-        patch.setattr(CacheManager, "stage_append", overlap)
+        patch.setattr(CacheManager, "insert_untiered", overlap)
         worker.container_by_id(0).core.stop(UnavailableError("stopped by the test"))
         reason = "corruption in log of container 0, frame 2: its operations do not fit: read index entry at 0 overlaps"
         await eventually(lambda: worker.status()[0].reason == reason)
