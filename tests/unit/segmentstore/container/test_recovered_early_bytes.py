@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -84,6 +85,60 @@ async def test_early_bytes_that_a_later_flush_took_leave_room_for_the_tail(world
     assert entries
     assert all(entry.address >= 0 for entry in entries)
     assert await content(container, name_of(1)) == b"".join(bytes([number]) * 100_000 for number in range(10))
+
+
+@pytest.mark.parametrize("forgotten", [(), (0,), (1,), (0, 1)])
+async def test_merges_that_a_checkpoint_has_forgotten_stand_in_the_log(
+    world: World, reopen: Reopen, frame_reads: Counter[int], forgotten: tuple[int, ...]
+) -> None:
+    """The first segment is merged into the second, and that into the third."""
+    container = await world.open()
+    names = [name_of(number) for number in range(3)]
+    for name in names:
+        await container.create_segment(name)
+    world.objects.outage = True
+    wholes = [b"%d;" % number * (number + 3) for number in range(3)]
+    for number, name in enumerate(names):
+        await asyncio.gather(*(container.append(name, [b"%d;" % number]) for _ in range(number + 3)))
+    state = container.state
+    ids = [state.by_name[name].segment_id for name in names]
+    for source, target in itertools.pairwise(names):
+        await container.seal(source)
+        await container.merge(target, source)
+    for number in forgotten:
+        del state.merged[names[number]], state.moves[ids[number]]
+    await checkpoint(container)
+    container = await reopen()
+    assert await content(container, names[2]) == wholes[2] + wholes[1] + wholes[0]
+    assert bool(frame_reads) == bool(forgotten), "what lies at an unknown place stays in the log"
+    world.objects.outage = False
+    await container.flush_to_storage()
+    assert await content(await reopen(), names[2]) == wholes[2] + wholes[1] + wholes[0]
+
+
+async def test_appends_that_span_frames_and_partly_truncated_ones(
+    world: World, reopen: Reopen, frame_reads: Counter[int]
+) -> None:
+    container = await world.open()
+    for name in (NAME, name_of(1)):
+        await container.create_segment(name)
+    world.objects.outage = True
+    large = random.Random(1).randbytes(3 * limits.MIB)
+    await asyncio.gather(
+        container.append(NAME, [b"first"]), container.append(NAME, [large]), container.append(NAME, [b"last"])
+    )
+    await container.append(name_of(1), [large])
+    await container.truncate(NAME, 1_000_000)
+    await container.truncate(name_of(1), len(large))
+    await checkpoint(container)
+    await container.append(NAME, [b"after"])
+    container = await reopen()
+    assert not len(container.state.by_name[name_of(1)].read_index)
+    assert await content(container) == (b"first" + large + b"last" + b"after")[1_000_000:]
+    world.objects.outage = False
+    await container.flush_to_storage()
+    assert not frame_reads
+    assert await content(await reopen()) == (b"first" + large + b"last" + b"after")[1_000_000:]
 
 
 class History:
