@@ -141,6 +141,26 @@ async def test_appends_that_span_frames_and_partly_truncated_ones(
     assert await content(await reopen()) == (b"first" + large + b"last" + b"after")[1_000_000:]
 
 
+async def test_a_truncation_between_appends_of_one_frame(
+    world: World, reopen: Reopen, frame_reads: Counter[int]
+) -> None:
+    container = await world.open()
+    await container.create_segment(NAME)
+    world.objects.outage = True
+    await asyncio.gather(*(container.append(NAME, [b"%099d;" % number]) for number in range(20)))
+    await container.truncate(NAME, 950)
+    await checkpoint(container)
+    container = await reopen()
+    (entry,) = container.state.by_name[NAME].read_index
+    assert (entry.offset, entry.length) == (900, 1100)
+    expected = b"".join(b"%099d;" % number for number in range(20))[950:]
+    assert await content(container) == expected
+    world.objects.outage = False
+    await container.flush_to_storage()
+    assert not frame_reads
+    assert await content(await reopen()) == expected
+
+
 class History:
     """Random operations on a container, and what its segments hold after them."""
 
