@@ -229,7 +229,7 @@ class History:
         if self.chance.random() < 0.5:
             objects.failing_puts = {objects.puts + 1 + 2 * number for number in range(20)}
         segments = list(self.container.state.segments.values())
-        some = [segment for segment in segments if segment.pending and self.chance.random() < 0.4]
+        some = [item for item in segments if item.pending and not item.flushing and self.chance.random() < 0.4]
         with contextlib.suppress(UnavailableError):
             await self.container.background.writer._flush(some)
         objects.failing_puts = set()
