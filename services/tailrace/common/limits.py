@@ -84,6 +84,8 @@ CONTROL_OPERATION_MAX_BYTES: Final = 1 * MIB  # size in the log of a client's re
 ATTRIBUTE_UPDATES_PER_OPERATION_MAX: Final = 1024
 CHECKPOINT_INTERVAL_BYTES: Final = 64 * MIB
 CHECKPOINT_INTERVAL_OPERATIONS: Final = 100_000
+CHECKPOINT_LAST_OPERATIONS_MIN: Final = 1000  # since the last one, for one more when the container closes
+CHECKPOINT_LAST_DEADLINE_S: Final = 5.0  # for that one to be durable
 CHECKPOINT_SEGMENTS_PER_TURN: Final = 250  # that a recovery loads in one turn of the event loop, some 30 ms
 CHECKPOINT_ITEMS_PER_TURN: Final = (
     2000  # attributes or chunks encoded in one turn, some 2 ms; a segment counts as 4
@@ -101,6 +103,7 @@ MERGED_SOURCES_REMEMBERED_MAX: Final = 20_000  # after a checkpoint, besides par
 LOG_FILE_BYTES: Final = 64 * MIB  # one preallocated, zeroed file
 LOG_PREPARED_BYTES: Final = 16 * MIB  # zeros of the first file, for which an opening waits
 LOG_PREPARE_AFTER_BYTES: Final = 1 * MIB  # of a file are written when its other zeros and those of the next one follow
+LOG_FILE_CHECKPOINT_FRAMES: Final = 10_000  # between checkpoints: a recovery takes some 60 µs for each
 LOG_FRAME_MAX_BYTES: Final = 8 * MIB  # payload of one frame
 LOG_FRAMES_IN_FLIGHT_MAX: Final = 2  # of a container whose log syncs
 LOG_RESERVE_BYTES: Final = 8 * MIB  # kept on a full disk for what frees space: flush commits, checkpoints

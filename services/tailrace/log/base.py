@@ -41,8 +41,8 @@ class SequencedLog:
         return False
 
     def frames_per_checkpoint(self, worth: int) -> int:
-        """See DurableLog: recovery time depends on bytes and operations, not on the number of frames."""
-        return limits.CHECKPOINT_INTERVAL_OPERATIONS
+        """See DurableLog: frames of one operation each take longest to replay, for each of its bytes."""
+        return max(worth, limits.LOG_FILE_CHECKPOINT_FRAMES)
 
     @property
     def next_sequence(self) -> int:

@@ -38,9 +38,10 @@ class Checkpointer:
         """Find how long a checkpoint of the recovered state is; call it before `begin`."""
         self._body_bytes = len(await self._encode())
 
-    def begin(self, replayed_bytes: int) -> None:
+    def begin(self, replayed_bytes: int, replayed_operations: int) -> None:
         """Count what the log has since its last checkpoint, and keep room for one."""
         self._bytes = -replayed_bytes
+        self._operations = -replayed_operations
         self._core.admission.checkpointed(self._body_bytes, self._core.processor.control_bytes)
         self._frames = self._log.log_start
         self._old_epochs = self._log.epochs_at_opening >= limits.LOG_EPOCHS_PER_CHECKPOINT
@@ -68,6 +69,17 @@ class Checkpointer:
             elif self._core.admission.full_reason:
                 await self._truncate_log()
 
+    async def run_last(self) -> None:
+        """Write the checkpoint of a container that closes, where the next recovery saves more than this one costs.
+
+        Without room in the log it is skipped.
+        """
+        async with self._running:
+            since = self._core.processor.operations - self._operations
+            worth = max(limits.CHECKPOINT_LAST_OPERATIONS_MIN, len(self._state.segments))
+            if since >= worth and not self._core.admission.full_reason:
+                await self._run(force=False)
+
     def _due(self) -> bool:
         interval_bytes = max(limits.CHECKPOINT_INTERVAL_BYTES, self._body_bytes)
         if self._core.admission.full_reason:
@@ -85,6 +97,8 @@ class Checkpointer:
         frames, worth = self._new_frames, self._body_bytes // limits.CHECKPOINT_BYTES_PER_FRAME
         if frames < self._log.frames_per_checkpoint(worth):
             return False
+        if not self._log.frames_cost_requests:
+            return True  # without a flush
         return frames >= self._log.frames_per_checkpoint(max(worth, self._flush_worth()))
 
     @property

@@ -59,7 +59,7 @@ class Lifecycle:
             core.stop(error)
             raise
         core.begin()
-        self._background.checkpointer.begin(recovery.replayed_bytes)
+        self._background.checkpointer.begin(recovery.replayed_bytes, recovery.replayed_operations)
         has_room = await self._begin_epoch()
         self._background.start()
         _logger.info(
@@ -97,11 +97,13 @@ class Lifecycle:
     async def close(self, flush: bool, at_once: bool) -> None:
         """Stop serving; with `flush`, first move everything to Tier 2 and checkpoint, so that recovery is short.
 
+        Without a flush a checkpoint is written, where much was logged since the last one: the deadline of that is
+        ``limits.CHECKPOINT_LAST_DEADLINE_S``.
         With `flush`, clients are served until most of it is in Tier 2, for a bounded time, so that they wait for the
         rest only; otherwise requests are refused at once. A flush that fails or takes longer than
         ``limits.CONTAINER_LEAVE_DEADLINE_S`` is logged and given up: the log holds everything that it did not move.
-        With `at_once` there is neither a flush nor a last snapshot, and requests that wait for the log are refused now:
-        the object store does not answer.
+        With `at_once` there is no flush, last checkpoint or last snapshot, and requests that wait for the log are
+        refused now: the object store does not answer.
         """
         core = self._core
         begins_at_s = asyncio.get_running_loop().time()
@@ -118,6 +120,8 @@ class Lifecycle:
             except (TailraceError, OSError, TimeoutError) as error:
                 reason = str(error) or f"the flush did not end within {limits.CONTAINER_LEAVE_DEADLINE_S:g} s"
                 _logger.warning("container_not_flushed", container=core.container_id, reason=reason)
+        elif core.phase == "running" and not at_once:
+            await self._checkpoint_last()
         if core.phase == "running" and not at_once and not self._background.writer.last_error:
             await self._background.snapshotter.take_last(core.barrier)
         core.stop(ContainerStoppedError(f"container {core.container_id} was closed"))
@@ -129,6 +133,19 @@ class Lifecycle:
             for segment in core.state.segments.values():
                 core.cache.drop_all(segment.read_index)
             core.state.leave_room()
+
+    async def _checkpoint_last(self) -> None:
+        """Write the last checkpoint within a deadline; log a failure and continue. `stop` ends one that is late."""
+        core = self._core
+        checkpoint = core.spawn_for_caller(self._background.checkpointer.run_last())
+        await asyncio.wait([checkpoint], timeout=limits.CHECKPOINT_LAST_DEADLINE_S)
+        if not checkpoint.done():
+            reason = f"not durable within {limits.CHECKPOINT_LAST_DEADLINE_S:g} s"
+        elif checkpoint.cancelled() or (error := checkpoint.exception()) is None:
+            return
+        else:
+            reason = str(error) or repr(error)
+        _logger.warning("last_checkpoint_not_written", container=core.container_id, reason=reason)
 
     def leave(self) -> None:
         """Refuse requests from now on, also those that wait; operations that are staged are still committed."""

@@ -75,6 +75,8 @@ class Recovery:
         self._checkpoint_frame = -1
         self.replayed_bytes = 0
         """Of the frames behind the last checkpoint."""
+        self.replayed_operations = 0
+        """Those that the last checkpoint does not hold."""
 
     async def run(self) -> None:
         """Replay the log, and verify that every byte of every segment is in the log or in Tier 2.
@@ -119,6 +121,7 @@ class Recovery:
         with _naming(f"log of container {self._state.container_id}"):
             self._settle_early()
             self._attributes.apply(self._state.segments)
+        self.replayed_operations = self._state.committed_sequence - as_of
 
     async def _load_checkpoint(self) -> int:
         assembler = operation_log.Assembler(ops.OperationType.CHECKPOINT)

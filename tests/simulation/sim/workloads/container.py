@@ -84,6 +84,7 @@ class ContainerWorkload:
         self.knobs = {
             (limits, "CHECKPOINT_INTERVAL_OPERATIONS"): rng.choice([20, 100, 100_000]),
             (limits, "CHECKPOINT_INTERVAL_BYTES"): rng.choice([100_000, 1 << 30]),
+            (limits, "CHECKPOINT_LAST_OPERATIONS_MIN"): random.Random(f"{seed}-last").choice([10, 1000]),
             (limits, "LOG_EPOCHS_PER_CHECKPOINT"): rng.choice([2, 64]),
             (limits, "FLUSH_THRESHOLD_BYTES"): rng.choice([3_000, 100_000]),
             (limits, "FLUSH_INTERVAL_S"): rng.choice([0.1, 1.0, 30.0]),
