@@ -87,6 +87,7 @@ def _add_item(router: APIRouter, caller_of: Callable[[Request], Caller]) -> None
     async def update_stream(
         request: Request, scope: str, stream: str, body: models.UpdateStreamRequest
     ) -> models.StreamProperty:
+        names.check_stream_name(stream)
         call = caller_of(request)
         config = config_message(scope, stream, body, with_maximum=False)
         _check_update(await call("updateStream", config, pb.UpdateStreamStatus), scope, stream)
@@ -94,6 +95,7 @@ def _add_item(router: APIRouter, caller_of: Callable[[Request], Caller]) -> None
 
     @router.delete("/{stream}", status_code=204)
     async def delete_stream(request: Request, scope: str, stream: str) -> Response:
+        names.check_stream_name(stream)
         info = pb.StreamInfo(scope=scope, stream=stream)
         answer = await caller_of(request)("deleteStream", info, pb.DeleteStreamStatus)
         if answer.status == pb.DeleteStreamStatus.STREAM_NOT_FOUND:
@@ -108,6 +110,7 @@ def _add_changes(router: APIRouter, caller_of: Callable[[Request], Caller], serv
     async def set_state(
         request: Request, scope: str, stream: str, body: models.StreamStateModel
     ) -> models.StreamStateModel:
+        names.check_stream_name(stream)
         if body.streamState != "SEALED":
             raise HTTPException(400, f"streamState is {body.streamState[:80]!r}, only SEALED is allowed")
         info = pb.StreamInfo(scope=scope, stream=stream)

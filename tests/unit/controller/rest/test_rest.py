@@ -99,6 +99,22 @@ async def test_streams_that_cannot_be(rest: httpx.AsyncClient) -> None:
     assert missing.status_code == 404
 
 
+async def test_internal_streams_are_shown_and_not_changed(rest: httpx.AsyncClient) -> None:
+    """Sealed, a mark stream would take no more watermarks of its stream."""
+    await make_stream(rest)
+    path = "/v1/scopes/scope/streams/_MARKstream"
+    before = await rest.get(path)
+    assert before.status_code == 200
+    refused = [
+        await rest.put(path, json={"scalingPolicy": {**FIXED, "minSegments": 2}}),
+        await rest.put(f"{path}/state", json={"streamState": "SEALED"}),
+        await rest.delete(path),
+    ]
+    assert [answer.status_code for answer in refused] == [400] * 3
+    assert all("stream name '_MARKstream'" in answer.json()["detail"] for answer in refused)
+    assert (await rest.get(path)).json() == before.json()
+
+
 async def test_lists_filter(rest: httpx.AsyncClient) -> None:
     await make_stream(rest, streamTags=["t"])
     path = "/v1/scopes/scope/streams"
