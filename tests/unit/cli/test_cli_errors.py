@@ -77,6 +77,8 @@ def test_others_are_named() -> None:
         (["stream", "history", "a/b", "--plot", "/no/such/x.png"], 2, "'--plot': /no/such is not a folder"),
         (["bench", "index", "--count", "100", "--plot", "/no/such/x.png"], 2, "'--plot': /no/such is not a folder"),
         (["bench", "index", "--count", "100", "--plot", "/dev"], 2, "'--plot': /dev is a folder"),
+        (["standalone", "--data", "/dev/null/x", "--ready-file", "/no/x/r.json"], 2, "'--ready-file': /no/x is not"),
+        (["standalone", "--data", "/dev/null/x", "--ready-file", "/dev"], 2, "'--ready-file': /dev is a folder"),
         (["nonsense"], 2, "nonsense"),
         (["--controller", "ftp://x", "scope", "list"], 1, "controller address 'ftp://x' has an unknown scheme"),
         (["scope", "list", "--controller", "tcp://nowhere"], 1, "is not of the form tcp://HOST:PORT"),

@@ -98,6 +98,13 @@ def picture(file: Path | None) -> Path | None:
         return None
     if importlib.util.find_spec("matplotlib") is None:
         raise UnsupportedError("--plot needs matplotlib: install tailrace[dev]")
+    return result_file(file)
+
+
+def result_file(file: Path | None) -> Path | None:
+    """Check for typer that a file can be written, before the work whose result it holds. Raises BadParameter."""
+    if file is None:
+        return None
     if not file.parent.is_dir():
         raise typer.BadParameter(f"{file.parent} is not a folder")
     if file.is_dir():

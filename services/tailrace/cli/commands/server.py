@@ -46,7 +46,10 @@ def standalone(
     ready_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="File for the addresses as JSON, written when the server is ready.", show_default=False
+            callback=arguments.result_file,
+            metavar="FILE",
+            help="File for the addresses as JSON, written when the server is ready.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
