@@ -536,6 +536,7 @@ RPC_LARGE_REQUEST_BYTES: Final = 64 * KIB  # above which a request waits for roo
 RPC_LARGE_REQUESTS_MAX_BYTES: Final = RPC_MESSAGE_MAX_BYTES  # of such requests that run at a time
 RPC_LARGE_REQUESTS_WAITING_MAX_BYTES: Final = 16 * MIB  # of such requests that wait; more are refused as unavailable
 RPC_CONCURRENT_MAX: Final = 10_000  # calls at a time; more are refused as unavailable, so that clients repeat them
+RPC_PENDING_MIN: Final = 3000  # calls that gRPC holds until the loop takes them, 13 KiB each; more end as CANCELLED
 RPC_PING_AFTER_S: Final = 60.0  # silence after which a gRPC server pings a peer
 RPC_PING_TIMEOUT_S: Final = 20.0  # for a sign of life after a ping
 RPC_CLOSE_GRACE_S: Final = 1.0

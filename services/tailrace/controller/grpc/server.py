@@ -56,6 +56,7 @@ class ControllerServer:
 
     async def start(self) -> None:
         """Listen. Raises StartError when the address is not available."""
+        pending_max = max(limits.RPC_PENDING_MIN, self._calls_max)
         server = grpc.aio.server(
             # Behind the bound of the handlers, which say why they refuse.
             maximum_concurrent_rpcs=2 * self._calls_max,
@@ -63,6 +64,9 @@ class ControllerServer:
                 ("grpc.max_receive_message_length", limits.RPC_MESSAGE_MAX_BYTES),
                 ("grpc.max_send_message_length", limits.RPC_MESSAGE_MAX_BYTES),
                 ("grpc.max_allowed_incoming_connections", self._connections_max),
+                # From 1000 on, as by default, gRPC would end some of them as CANCELLED, as if their clients had.
+                ("grpc.server.max_pending_requests", pending_max),
+                ("grpc.server.max_pending_requests_hard_limit", pending_max),
                 ("grpc.so_reuseport", 0),  # a port in use is an error
                 # A peer that vanished does not hold its place for two hours, as it does by default.
                 ("grpc.keepalive_time_ms", int(1000 * limits.RPC_PING_AFTER_S)),

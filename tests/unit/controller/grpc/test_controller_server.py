@@ -232,6 +232,43 @@ async def test_calls_above_the_limit_are_to_be_repeated(world: Any, monkeypatch:
     await server.close()
 
 
+async def test_calls_far_above_the_limit_are_to_be_repeated_too(world: Any, monkeypatch: Any) -> None:
+    """They wait in gRPC until the loop takes them. Without room there they would end as if the client had cancelled."""
+    gate, get = asyncio.Event(), world.metadata.get
+
+    async def gated(*arguments: Any) -> Any:
+        await gate.wait()
+        return await get(*arguments)
+
+    controller = await world.start()
+    server = ControllerServer(controller.services, "127.0.0.1", 0, calls_max=2)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel, asyncio.timeout(DEADLINE_S):
+        stub = controller_pb2_grpc.ControllerServiceStub(channel)
+        assert not (await stub.checkScopeExists(pb.ScopeInfo(scope="connected"))).exists
+        monkeypatch.setattr(world.metadata, "get", gated)
+        calls = [asyncio.ensure_future(_status(stub, number)) for number in range(2500)]
+        while sum(call.done() for call in calls) < len(calls) - 2:
+            await asyncio.wait([call for call in calls if not call.done()], return_when=asyncio.FIRST_COMPLETED)
+        gate.set()
+        statuses = await asyncio.gather(*calls)
+    await server.close()
+    assert statuses.count((grpc.StatusCode.OK, "")) == 2
+    refusals = {
+        (grpc.StatusCode.UNAVAILABLE, "2 calls are running, which is the limit; try again"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!"),  # gRPC's own; Java repeats it as well
+    }
+    assert set(statuses) - refusals == {(grpc.StatusCode.OK, "")}
+
+
+async def _status(stub: Any, number: int) -> tuple[grpc.StatusCode, str]:
+    try:
+        await stub.checkScopeExists(pb.ScopeInfo(scope=f"scope{number}"))
+    except grpc.aio.AioRpcError as error:
+        return error.code(), error.details() or ""
+    return grpc.StatusCode.OK, ""
+
+
 async def test_a_silent_peer_that_answers_no_ping_is_given_up(controller: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node may be dead, and its place is one of those that connections have."""
     monkeypatch.setattr(limits, "RPC_PING_AFTER_S", 1.0)
