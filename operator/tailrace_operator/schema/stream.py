@@ -98,7 +98,10 @@ def _retention() -> Schema:
         "When the oldest data of the stream is deleted. Without retention, all data is kept.",
         {
             "type": choice("Whether size or age decides.", grammar.RETENTION_TYPES),
-            "min": _bound("Minimum that is kept: a size such as 10Gi (Size) or a duration such as 7d (Time)."),
+            "min": _bound(
+                "Minimum that is kept: a size such as 10Gi (Size) or a duration such as 7d (Time). With 0 only what "
+                "reader groups that count for retention have not read is kept, and nothing without one."
+            ),
             "max": _bound(
                 "Maximum that is kept, even if a reader group has not read it yet; more than 0. Without it, unread "
                 "data is kept.",

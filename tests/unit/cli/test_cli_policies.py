@@ -56,6 +56,33 @@ def test_retention() -> None:
         changed_retention(present, None, "1KB", True)
 
 
+@pytest.mark.parametrize(
+    ("time", "size", "noted"),
+    [
+        ("0s", None, "--retention-time 0s"),
+        (None, "0", "--retention-size 0"),
+        (None, "0:1KB", "--retention-size 0:1KB"),
+        ("1s", None, ""),
+        (None, "1KB:2KB", ""),
+    ],
+)
+def test_retention_that_keeps_nothing_is_noted(
+    time: str | None, size: str | None, noted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is allowed: with subscribers it keeps what they have not read."""
+    policy = changed_retention(None, time, size, False)
+    assert policy is not None
+    assert (policy.minimum == 0) == bool(noted)
+    out, err = capsys.readouterr()
+    assert (out, err) == (
+        "",
+        f"{noted}: events are deleted that no subscribed reader group has yet to read, all of them"
+        " without one; a minimum keeps some\n"
+        if noted
+        else "",
+    )
+
+
 def test_tags() -> None:
     assert changed_tags(("a", "b"), [], []) == ("a", "b")
     assert changed_tags(("a", "b"), ["c", "a", "c"], ["b"]) == ("a", "c")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tailrace.cli.commands.arguments import checked, size
+from tailrace.cli.output import note
 from tailrace.cli.values import Bounds, duration_text, parse_bounds, parse_duration_ms, parse_size
 from tailrace.common.quantities import size_text
 from tailrace.common.stream_policies import (
@@ -129,7 +130,7 @@ def changed_tags(present: Sequence[str], added: Sequence[str], removed: Sequence
 
 
 def retention_policy(time: str | None, size: str | None) -> RetentionPolicy | None:
-    """Return the retention that the options describe, or None."""
+    """Return the retention that the options describe, or None. A minimum of 0 is noted on standard error."""
     if time is not None and size is not None:
         raise typer.BadParameter("--retention-time and --retention-size exclude each other")
     if time is not None:
@@ -143,7 +144,13 @@ def retention_policy(time: str | None, size: str | None) -> RetentionPolicy | No
 
 def _bounds(text: str, kind: str) -> Bounds:
     parse = parse_duration_ms if kind == "time" else parse_size
-    return checked(lambda value: parse_bounds(value, parse), text, f"--retention-{kind}")
+    bounds = checked(lambda value: parse_bounds(value, parse), text, f"--retention-{kind}")
+    if bounds.minimum == 0:
+        note(
+            f"--retention-{kind} {text}: events are deleted that no subscribed reader group has yet to read,"
+            " all of them without one; a minimum keeps some"
+        )
+    return bounds
 
 
 def config_fields(config: StreamConfig) -> tuple[dict[str, Any], dict[str, str]]:
