@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tailrace.common import limits
 from tailrace.common.auth import Principal
@@ -20,6 +20,9 @@ from tailrace.rpc import controller_pb2 as pb
 
 M = TypeVar("M", bound="Message")
 
+_CUT_HEADER: Final = "Tailrace-List-Cut"
+"""How many names were listed, where there are more (docs/protocol/rest.md#endpoints)."""
+
 
 class Caller:
     """Call the controller with the credentials of one REST request."""
@@ -28,6 +31,12 @@ class Caller:
         peer = f"{request.client.host}:{request.client.port}" if request.client is not None else ""
         self._call = Call(Principal(peer), request.headers.get("authorization", ""))
         self._services = services
+        self._list_is_cut = False
+
+    @property
+    def list_headers(self) -> dict[str, str]:
+        """Return the headers of an answer that has the list last returned, which say whether it was cut."""
+        return {_CUT_HEADER: str(limits.REST_PAGE_ENTRIES_MAX)} if self._list_is_cut else {}
 
     async def __call__(self, rpc: str, message: Message, answer: type[M]) -> M:
         """Make one call. Raises TailraceError."""
@@ -36,24 +45,31 @@ class Caller:
         return found
 
     async def scopes(self) -> list[str]:
-        """Return every scope, sorted."""
+        """Return every scope, sorted; of too many the first ones (`list_headers`)."""
         names: list[str] = []
         token = pb.ContinuationToken()
-        while len(names) < limits.REST_PAGE_ENTRIES_MAX:
+        while True:
             page = await self("listScopes", pb.ScopesRequest(continuationToken=token), pb.ScopesResponse)
             if not page.scopes:
+                break
+            self._list_is_cut = len(names) >= limits.REST_PAGE_ENTRIES_MAX
+            if self._list_is_cut:
                 break
             names.extend(page.scopes)
             token = page.continuationToken
         return sorted(names)
 
     async def streams(self, scope: str, tag: str = "") -> list[str]:
-        """Return every stream of a scope, sorted. Raises LookupError when the scope does not exist."""
+        """Return every stream of a scope, sorted; of too many the first ones (`list_headers`).
+
+        Raises LookupError when the scope does not exist.
+        """
         names: list[str] = []
         async for page in self._pages(scope, tag):
-            names.extend(info.stream for info in page.streams)
-            if len(names) >= limits.REST_PAGE_ENTRIES_MAX:
+            self._list_is_cut = len(names) >= limits.REST_PAGE_ENTRIES_MAX
+            if self._list_is_cut:
                 break
+            names.extend(info.stream for info in page.streams)
         return sorted(names)
 
     async def _pages(self, scope: str, tag: str) -> AsyncIterator[pb.StreamsInScopeResponse]:

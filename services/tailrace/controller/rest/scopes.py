@@ -17,8 +17,10 @@ def scope_routes(caller_of: Callable[[Request], Caller]) -> APIRouter:
     router = APIRouter(prefix="/v1/scopes", tags=["Scopes"])
 
     @router.get("")
-    async def list_scopes(request: Request) -> models.ScopesList:
-        found = await caller_of(request).scopes()
+    async def list_scopes(request: Request, response: Response) -> models.ScopesList:
+        call = caller_of(request)
+        found = await call.scopes()
+        response.headers.update(call.list_headers)
         return models.ScopesList(scopes=[models.ScopeProperty(scopeName=name) for name in found])
 
     @router.post("", status_code=201)
@@ -48,11 +50,13 @@ def scope_routes(caller_of: Callable[[Request], Caller]) -> APIRouter:
         return Response(status_code=204)
 
     @router.get("/{scope}/readergroups", tags=["ReaderGroups"])
-    async def list_reader_groups(request: Request, scope: str) -> models.ReaderGroupsList:
+    async def list_reader_groups(request: Request, response: Response, scope: str) -> models.ReaderGroupsList:
+        call = caller_of(request)
         try:
-            streams = await caller_of(request).streams(scope)
+            streams = await call.streams(scope)
         except LookupError:
             raise HTTPException(404, f"scope {scope} does not exist") from None
+        response.headers.update(call.list_headers)
         groups = [
             models.ReaderGroupName(readerGroupName=name.removeprefix(names.READER_GROUP_PREFIX))
             for name in streams

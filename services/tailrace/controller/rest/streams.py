@@ -41,7 +41,7 @@ def _add_collection(router: APIRouter, caller_of: Callable[[Request], Caller]) -
 
     @router.get("")
     async def list_streams(
-        request: Request, scope: str, filter_type: str = "", filter_value: str = ""
+        request: Request, response: Response, scope: str, filter_type: str = "", filter_value: str = ""
     ) -> models.StreamsList:
         call = caller_of(request)
         by_tag = filter_type == "tag"
@@ -51,6 +51,7 @@ def _add_collection(router: APIRouter, caller_of: Callable[[Request], Caller]) -
             found = await call.streams(scope, filter_value if by_tag else "")
         except LookupError:
             raise HTTPException(404, f"scope {scope} does not exist") from None
+        response.headers.update(call.list_headers)
         internal = filter_type == "showInternalStreams"
         listed = []
         for name in found:

@@ -115,6 +115,20 @@ async def test_internal_streams_are_shown_and_not_changed(rest: httpx.AsyncClien
     assert (await rest.get(path)).json() == before.json()
 
 
+async def test_a_list_that_is_cut_says_so(rest: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    await make_stream(rest)
+    paths = ["/v1/scopes", "/v1/scopes/scope/streams", "/v1/scopes/scope/readergroups"]  # two names each: one internal
+
+    async def cut() -> list[str | None]:
+        return [(await rest.get(path)).headers.get("tailrace-list-cut") for path in paths]
+
+    monkeypatch.setattr(limits, "LIST_PAGE_ENTRIES_MAX", 1)
+    monkeypatch.setattr(limits, "REST_PAGE_ENTRIES_MAX", 2)
+    assert await cut() == [None] * 3
+    monkeypatch.setattr(limits, "REST_PAGE_ENTRIES_MAX", 1)
+    assert await cut() == ["1"] * 3
+
+
 async def test_lists_filter(rest: httpx.AsyncClient) -> None:
     await make_stream(rest, streamTags=["t"])
     path = "/v1/scopes/scope/streams"
