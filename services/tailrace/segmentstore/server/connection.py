@@ -123,6 +123,10 @@ class Connection(asyncio.BufferedProtocol):
         """Return whether the server reads this connection, so that only the peer can delay a frame."""
         return not self._stops
 
+    def makes_room(self) -> bool:
+        """Let an idle connection give way to this new one; return whether one did."""
+        return self._context.places.make_room(self._requests)
+
     def end_if_peer_gone(self) -> bool:
         """Do what `eof_received` does, for a connection that is not read; return whether it ends."""
         if not self._closing and has_gone(self._transport):
@@ -164,6 +168,7 @@ class Connection(asyncio.BufferedProtocol):
     def end(self) -> None:
         """Send what is queued and close, at most ``limits.CLOSE_FLUSH_DEADLINE_S`` later."""
         self._closing = True
+        self._context.places.leave(self._requests)
         self._outbox.flush()
         self._transport.close()
         if self._stops:  # TLS ends when it has read the end of the peer, which is not read

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tailrace.segmentstore.server.budgets import InFlightBudget
     from tailrace.segmentstore.server.gone_peers import GonePeers
     from tailrace.segmentstore.server.large_replies import LargeReplyTurns
+    from tailrace.segmentstore.server.places import Places
     from tailrace.segmentstore.server.receiving import ReceiveRoom
     from tailrace.segmentstore.server.registry import ContainerRegistry
     from tailrace.segmentstore.server.unanswered import Unanswered
@@ -32,6 +33,7 @@ class ServerContext:
     in_flight: InFlightBudget
     unsent: UnsentReplies
     unanswered: Unanswered
+    places: Places
     large_replies: LargeReplyTurns
     clock: Clock
     entropy: Entropy

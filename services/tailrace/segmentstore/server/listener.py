@@ -17,6 +17,7 @@ from tailrace.segmentstore.server.context import ServerContext
 from tailrace.segmentstore.server.gone_peers import GonePeers
 from tailrace.segmentstore.server.in_process import InProcessRequests
 from tailrace.segmentstore.server.large_replies import LargeReplyTurns
+from tailrace.segmentstore.server.places import Places
 from tailrace.segmentstore.server.receiving import ReceiveRoom
 from tailrace.segmentstore.server.unanswered import Unanswered
 from tailrace.segmentstore.server.unsent import UnsentReplies
@@ -58,7 +59,7 @@ class SegmentStoreServer:
         self.connections_max = connections_max
         self._refused = 0
         self.refused_total = 0
-        """How many connections were refused because there were ``connections_max``."""
+        """How many connections were refused because there were ``connections_max``, and none that gives way."""
         self._next_refusal_report: asyncio.TimerHandle | None = None
         self._closing = False
         self._all_gone = asyncio.Event()
@@ -71,6 +72,7 @@ class SegmentStoreServer:
             in_flight=budgets,
             unsent=unsent or UnsentReplies(loop),
             unanswered=Unanswered(),
+            places=Places(),
             large_replies=LargeReplyTurns(),
             clock=clock,
             entropy=entropy,
@@ -139,7 +141,7 @@ class SegmentStoreServer:
         self._all_gone.clear()
         if self._closing:
             connection.fail("the server is closing")
-        elif len(self._connections) > self.connections_max:
+        elif self._context.places.taken > self.connections_max and not connection.makes_room():
             self._refuse(connection)
 
     def _refuse(self, connection: Connection) -> None:

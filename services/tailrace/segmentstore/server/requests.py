@@ -61,7 +61,9 @@ class RequestProcessor:
         self._large_bytes = 0
         self._large_done = asyncio.Event()
         self._transients: dict[str, SegmentContainer] = {}
+        self._had_writer = False
         context.unanswered.join(self)
+        context.places.join(self)
 
     @property
     def count(self) -> int:
@@ -104,6 +106,7 @@ class RequestProcessor:
         """
         unanswered = self._context.unanswered
         unanswered.leave(self)
+        self._context.places.leave(self)
         self._closed = True
         changes = [task for task, cancel_with_connection in self._tasks.items() if not cancel_with_connection]
         room = max(0, limits.REQUESTS_ORPHANED_MAX - unanswered.orphans)
@@ -121,6 +124,8 @@ class RequestProcessor:
         if not unanswered.begin(self):
             work.close()
             raise ProtocolError(f"all connections together have {unanswered.requests} unanswered requests")
+        if not self._tasks:
+            self._context.places.works(self)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = cancel_with_connection
         unanswered.orphans += self._closed and not cancel_with_connection
@@ -130,6 +135,8 @@ class RequestProcessor:
             unanswered.orphans -= self._closed and not self._tasks[task]
             del self._tasks[task]
             self._budget.release(length_bytes)
+            if not self._tasks and not self._transients and not self._had_writer:
+                self._context.places.rests(self)
 
         task.add_done_callback(done)
         self._budget.charge(length_bytes)
@@ -206,6 +213,7 @@ class RequestProcessor:
                 container = context.registry.container_for(segment)
                 number = await as_owner(container, _writer_state(container, segment, command.writer_id))
             appends.finish_setup(writer, container, number)
+            self._had_writer = True
             self._outbox.reply(c.AppendSetup(command.request_id, segment, command.writer_id, number))
         except TailraceError as error:
             appends.abandon_setup(writer)

@@ -195,8 +195,9 @@ class Setting:
     async def start(self) -> None:
         self.host, self.port = await self.server.start("127.0.0.1", 0)
 
-    async def connect(self, *, hello: bool = True) -> Client:
-        reader, writer = await asyncio.open_connection(self.host, self.port, limit=1 << 24)
+    async def connect(self, *, hello: bool = True, host: str = "127.0.0.1") -> Client:
+        """Connect from that address."""
+        reader, writer = await asyncio.open_connection(self.host, self.port, limit=1 << 24, local_addr=(host, 0))
         client = Client(reader, writer)
         self.clients.append(client)
         if hello:

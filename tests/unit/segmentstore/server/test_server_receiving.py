@@ -120,6 +120,9 @@ async def test_connections_above_the_limit_are_refused_with_one_line(
     few: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = [await few.connect() for _ in range(3)]
+    await good[0].create(SEGMENT)
+    for client in good:  # none is idle
+        await client.setup(W, SEGMENT)
     for _ in range(20):
         refused = await few.connect(hello=False)
         await refused.expect_end()

@@ -24,6 +24,8 @@ from tailrace.segmentstore.worker.admin import create_app
 from tailrace.segmentstore.worker.folder_service import StoreService, StoreSpec
 from tailrace.segmentstore.worker.worker import Worker, WorkerPorts
 from tailrace.storage.obstores import open_object_store
+from tailrace.wire import codec
+from tailrace.wire import commands as c
 
 from ..conftest import eventually
 
@@ -204,7 +206,11 @@ async def test_connections_their_limit_and_those_above_it_are_reported(service: 
     assert service.server._server is not None
     host, port = service.server._server.sockets[0].getsockname()
     assert (await figures(service))["tailrace_connections"] == 0
-    opened = [await asyncio.open_connection(host, port) for _ in range(CONNECTIONS_MAX + 1)]
+    opened = [await asyncio.open_connection(host, port) for _ in range(CONNECTIONS_MAX)]
+    for reader, writer in opened:  # none is idle
+        writer.write(codec.encode(c.SetupAppend(1, bytes(16), NAME, "")))
+        await reader.readexactly(codec.FRAME_HEADER.size)
+    opened.append(await asyncio.open_connection(host, port))
     assert await opened[-1][0].read() == b"", "refused"
     await eventually(lambda: service.server.connections == CONNECTIONS_MAX)
     found = await figures(service)
