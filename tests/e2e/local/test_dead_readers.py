@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 import sys
 
 from tailrace.client import Client, StreamName, group_config
 
 DEADLINE_S = 120.0
 READER = """
-import asyncio, sys
+import asyncio, os, signal, sys
 from tailrace.client import Client
 
 async def main(controller, scope):
@@ -19,6 +20,7 @@ async def main(controller, scope):
             while True:
                 for item in await reader.read_events(3, 1000):
                     print(item.event.decode(), flush=True)
+                    os.kill(os.getpid(), signal.SIGKILL)  # at once: later its position would be in the group's state
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -43,8 +45,10 @@ async def test_another_reader_takes_over_from_a_killed_process(controller: str) 
             assert process.stdout is not None
             async with asyncio.timeout(DEADLINE_S):
                 assert (await process.stdout.readline()).strip() == events[0]
+                assert await process.wait() == -signal.SIGKILL
         finally:
-            process.kill()
+            if process.returncode is None:
+                process.kill()
             await process.communicate()
         found: list[bytes] = []
         async with client.reader(scope, "g", "heir", dead_after_s=3.0) as reader, asyncio.timeout(DEADLINE_S):
