@@ -99,7 +99,9 @@ async def with_retries(operation: Callable[[Attempts], Awaitable[T]], entropy: E
             async with asyncio.timeout_at(attempts.ends_s):
                 return await operation(attempts)
         except TimeoutError as error:
-            raise DeadlineError(f"no reply within {max(0.0, allowed_s):.3g} s{before}") from error
+            if allowed_s <= 0:
+                raise DeadlineError("the time of the call was over before this request began") from error
+            raise DeadlineError(f"no reply within {allowed_s:.3g} s{before}") from error
         except UnavailableError as error:
             before = f"; before: {error}"
             await attempts.pause(error)

@@ -132,3 +132,13 @@ async def test_an_attempt_that_the_deadline_cuts_short_keeps_the_reason_of_the_o
     with pytest.raises(DeadlineError, match=r"^no reply within 2 s; before: segment s is not served"):
         await with_retries(operation, SystemEntropy(), 2.0)
     assert attempts == 2
+
+
+async def test_a_request_that_begins_after_the_end_of_its_call_says_so() -> None:
+    async def operation(_: Attempts) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with call_deadline(0.001):
+        await asyncio.sleep(0.01)
+        with pytest.raises(DeadlineError, match="^the time of the call was over before this request began$"):
+            await with_retries(operation, SystemEntropy(), 2.0)
