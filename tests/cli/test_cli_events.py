@@ -107,13 +107,15 @@ def test_a_group_goes_on_where_it_was(cli, scope: str) -> None:
     stream = f"{scope}/grouped"
     cli.ok("stream", "create", stream)
     cli.ok("write", stream, text="one\ntwo\nthree\n")
-    reading = ("read", stream, "--group", "mine", "--idle", "1s")
-    assert cli.ok(*reading, "--limit", "2") == "one\ntwo\n"
+    reading = ("read", stream, "--group", "mine")
+    some, rest = (*reading, "--idle", "60s", "--limit"), (*reading, "--idle", "1s")
+    assert cli.ok(*some, "2") == "one\ntwo\n"
     assert groups(cli, scope) == [f"{scope}/_RGmine"]
-    assert cli.ok(*reading) == "three\n"
-    assert cli.ok(*reading) == ""
+    assert cli.ok(*some, "1") == "three\n"
+    assert cli.ok(*rest) == ""
     cli.ok("write", stream, text="four\n")
-    assert cli.ok(*reading) == "four\n"
+    assert cli.ok(*some, "1") == "four\n"
+    assert cli.ok(*rest) == ""
     assert "exists and continues at its position" in cli.fails(*reading, "--from", "head")
     cli.ok("stream", "create", f"{scope}/other")
     assert "does not read" in cli.fails("read", f"{scope}/other", "--group", "mine")
@@ -168,7 +170,7 @@ async def test_a_group_reads_again_what_could_not_be_printed(cli, scope: str) ->
     stream = f"{scope}/unprinted"
     cli.ok("stream", "create", stream)
     cli.ok("write", stream, text="".join(f"{number}\n" for number in range(20_000)))
-    read = f"{cli_command()} read {stream} --group mine"
+    read = f"{cli_command()} read {stream} --group mine --idle 60s"
     for output in ("> /dev/full", "| head -n 3"):
         shell = await asyncio.create_subprocess_shell(
             f"{read} {output}", env=cli.environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -187,7 +189,8 @@ async def test_a_read_whose_output_is_full_ends_at_sigterm_and_loses_nothing(
     cli.ok("stream", "create", stream)
     count = 30_000
     cli.ok("write", stream, text="".join(f"{number}\n" for number in range(count)))
-    arguments = ("read", stream, "--group", "mine", *options)
+    reading_group = ("read", stream, "--group", "mine", *options)
+    arguments = (*reading_group, "--idle", "60s")
     output, full = os.pipe()
     reading = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tailrace.cli", *arguments), env=cli.environment, stdout=full
@@ -205,7 +208,10 @@ async def test_a_read_whose_output_is_full_ends_at_sigterm_and_loses_nothing(
             reading.kill()
         os.close(full)
     whole = [number_of(line) for line in lines_of(output)]
-    rest = [number_of(line) for line in cli.ok(*arguments, "--idle", "1s").splitlines()]
+    first = number_of(cli.ok(*arguments, "--limit", "1"))
+    left = cli.ok(*arguments, "--limit", str(count - 1 - first))
+    rest = [first, *(number_of(line) for line in left.splitlines())]
+    assert cli.ok(*reading_group, "--idle", "1s") == ""
     assert whole == list(range(len(whole)))
     assert rest == list(range(rest[0], count))
     assert len(whole) - 1000 <= rest[0] <= len(whole), "it goes on with the batch that was not printed whole"
