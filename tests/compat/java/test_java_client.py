@@ -17,6 +17,7 @@ SCENARIOS = [
     *("events", "two-readers", "transaction", "scale", "checkpoint", "truncation", "life-of-a-stream"),
     "retention",
 ]
+READ_DEADLINE_S = 180.0
 QUICK_BENCHES = ["single-100b"]
 ALL_BENCHES = ["ingest-100b-1", "ingest-100b-4", "single-100b", "single-10kb", "catchup-100b-1", "tail-100b-4-1000"]
 
@@ -60,6 +61,7 @@ def test_verifiable_writers_and_reader(java: Any, run_child: Any, tmp_path: Path
     try:
         assert children["writer"].wait(90) == 0
         assert children["transactions"].wait(90) == 0
+        _until_read(outputs)
         children["reader"].communicate(timeout=90)  # closes its standard input: it ends when nothing more comes
         assert children["reader"].returncode == 0
     finally:
@@ -80,6 +82,17 @@ def test_verifiable_writers_and_reader(java: Any, run_child: Any, tmp_path: Path
     assert len(read) == len(set(read))
     assert set(read) == expected
     _check_order(read)
+
+
+def _until_read(outputs: dict[str, Path]) -> None:
+    """Wait until as many events were read as the writers have stored: a reader may be late, or pause for long."""
+    outcomes = [line.split() for line in outputs["transactions"].read_text().splitlines()]
+    stored = len(outputs["writer"].read_text().splitlines()) - 1  # the last line has its number of rounds
+    stored += sum(int(line[2]) - int(line[1]) + 1 for line in outcomes if line[0] == "committed")
+    deadline_s = time.monotonic() + READ_DEADLINE_S
+    while (count := outputs["reader"].read_text().count("\n")) < stored:
+        assert time.monotonic() < deadline_s, f"{count} of {stored} events were read"
+        time.sleep(0.1)  # polling another process: its output is its way to say so
 
 
 def _check_order(read: list[str]) -> None:
