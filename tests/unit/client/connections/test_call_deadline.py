@@ -140,5 +140,5 @@ async def test_a_request_that_begins_after_the_end_of_its_call_says_so() -> None
 
     with call_deadline(0.001):
         await asyncio.sleep(0.01)
-        with pytest.raises(DeadlineError, match="^the time of the call was over before this request began$"):
+        with pytest.raises(DeadlineError, match=r"^the time of the call was over before this request began$"):
             await with_retries(operation, SystemEntropy(), 2.0)
