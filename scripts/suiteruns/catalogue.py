@@ -161,7 +161,7 @@ NEED_A_HOST = (CLUSTER_ITSELF, API, KUBERNETES)
 GROUPS = {
     "tests": (*(suite.name for suite in SUITES if suite.name not in NEED_A_HOST), "fuzz", "spec"),
     "everything": (*COMMANDS, *(suite.name for suite in SUITES)),
-    "unit": ("unit", "unit/storage", "unit/log"),
+    **{suite.name: (suite.name, *(f"{suite.name}/{name}" for name in suite.apart)) for suite in SUITES if suite.apart},
 }
 
 

@@ -114,7 +114,8 @@ def test_a_group_goes_on_where_it_was(cli, scope: str) -> None:
     assert cli.ok(*some, "1") == "three\n"
     assert cli.ok(*rest) == ""
     cli.ok("write", stream, text="four\n")
-    assert cli.ok(*some, "1") == "four\n"
+    found = (cli.ok(*rest) for _ in range(60))  # without a limit, each ends by idleness; a busy server may need some
+    assert next(filter(None, found)) == "four\n"
     assert cli.ok(*rest) == ""
     assert "exists and continues at its position" in cli.fails(*reading, "--from", "head")
     cli.ok("stream", "create", f"{scope}/other")

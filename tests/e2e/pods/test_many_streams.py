@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from harness.pace import REPORT, Tries
-from harness.pods import PodProcess, Pods
+from harness.pods import PodProcess, Pods, until
 from tailrace.client import Client, RetentionPolicy, ScalingPolicy, StreamConfig, StreamName
 from tailrace.client.context import ClientContext
 
@@ -41,9 +41,13 @@ async def test_a_controller_of_many_streams_starts_at_once_and_stays_small(whole
         await restarted.start()
         attempt.note("ready", await restarted.wait_ready())
         attempt.note("page of a list, p99", await page_p99_s(pods.address_of(restarted), names))
-    # Its share of the work of the streams is the other's no more: it checks, retains and scales all of them.
     await stays.kill()
     async with Client(pods.address_of(restarted)) as client:
+
+        async def alone() -> bool:
+            return len(await client.context.controller.controllers()) == 1
+
+        await until("the killed controller is no longer named", alone)
         for name in (names[0], names[-1]):
             await client.streams.update_stream(name, msgspec.structs.replace(CONFIG, tags=("other",)))
     await page_p99_s(pods.address_of(restarted), names)
